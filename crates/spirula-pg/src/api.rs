@@ -674,6 +674,8 @@ pub enum Bug {
     RolledEarly,
     /// Erasure coding: one member heard of an interval is taken for enough.
     OneHeard,
+    /// Erasure coding: members that have nothing count as shards of what was written.
+    BlankCounts,
     /// Erasure coding: a stripe that is changed in part is not read first.
     StripeNotRead,
     /// Erasure coding: what was read for a request whose client went away serves the next one.

@@ -230,7 +230,10 @@ impl Pg {
             }
         }
         let choice = auth.and_then(|auth| match pool.shape {
-            Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
+            Some(shape) => {
+                let least = if planted!(self.core.cfg, BlankCounts) { 1 } else { shape.k };
+                choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, least)
+            }
             None => {
                 let lag = self.core.cfg.primary_lag;
                 Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size, lag))

@@ -64,6 +64,8 @@ fn skipped(seed: u64, whose: &[usize], moved: bool) -> Result<(), String> {
     }
     empty_maps(&mut w, 3);
     run(&mut w, 600);
+    let lags = |w: &World| these.iter().all(|o| w.nodes[*o as usize].epoch + 3 <= w.map().epoch);
+    assert!(lags(&w), "seed {seed}: somebody has the maps that are to be left out");
     for o in &these {
         w.give_whole_map(*o);
         w.nodes[*o as usize].blind_until = 0;

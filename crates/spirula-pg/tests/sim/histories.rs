@@ -120,18 +120,23 @@ fn nobody_waits_for_the_lease_of_an_old_primary_that_is_dead_by_a_later_map() {
 /// The same while members restart: they remember for whom they waited, and take the longest time.
 #[test]
 fn the_lease_of_an_old_primary_is_awaited_after_restarts() {
+    let mut waited = 0;
     for seed in 0..20 {
         let mut w = planted_cluster(seed, 4, None);
         let old = replaced(&mut w);
         until_active(&mut w);
+        let waits = state(&w).has(PgState::WAIT);
         for o in w.map().acting(PG).into_iter().filter(|o| *o != old) {
             w.crash(o);
             w.mark_down(o);
             w.start(o);
         }
         until_active(&mut w);
+        waited += usize::from(waits && state(&w).has(PgState::WAIT));
         reads_on(w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+    println!("awaited before restarts and after them: {waited}");
+    assert!(waited > 5, "{waited}");
 }
 
 /// An OSD was declared lost, came back, took writes in the same set, and went down; then the other one is lost.

@@ -685,9 +685,9 @@ fn sim_planted_bugs_are_caught() {
         (Bug::WritesWhilePending, &[" wanted\")", " is down: {"]),
         (Bug::UnblockForgotten, &["not settled: Ok(())"]),
     ];
-    let chance = |bug: Bug, seed: u64| {
+    let chance = |bug: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {
-            w.plant(bug);
+            planted.into_iter().for_each(|b| w.plant(b));
             // What shows with some clients only shows with them in each seed.
             w.backs_off |= bug == Bug::UnblockForgotten;
         };
@@ -709,9 +709,9 @@ fn sim_planted_erasure_bugs_are_caught() {
         (Bug::PiecesKept, LOST),
         (Bug::ShortShardPadded, DATA),
     ];
-    let chance = |bug: Bug, seed: u64| {
+    let chance = |_: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {
-            w.plant(bug);
+            planted.into_iter().for_each(|b| w.plant(b));
             w.backs_off = seed % 3 == 2;
         };
         run_erasure(seed, prepare).err()
@@ -779,10 +779,10 @@ fn sim_planted_trim_bugs_are_caught() {
         (Bug::TrimNotAwaited, &[" keeps SnapSet {"]),
         (Bug::CloneNotRecovered, &["an append fails", "a read fails", STALE, END]),
     ];
-    let chance = |bug: Bug, seed: u64| {
+    let chance = |_: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {
             removals(w);
-            w.plant(bug);
+            planted.into_iter().for_each(|b| w.plant(b));
         };
         run_with(seed, prepare).err()
     };
@@ -812,10 +812,10 @@ fn sim_planted_snapshot_bugs_are_caught() {
         (Bug::RollbackHalf, ACKED),
         (Bug::MadeWithoutSource, PAST),
     ];
-    let chance = |bug: Bug, seed: u64| {
+    let chance = |_: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {
             snapshots(w);
-            w.plant(bug);
+            planted.into_iter().for_each(|b| w.plant(b));
         };
         run_with(seed, prepare).err()
     };

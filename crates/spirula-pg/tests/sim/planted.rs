@@ -45,10 +45,11 @@ fn failure(run: impl FnOnce() -> Option<String> + std::panic::UnwindSafe) -> Opt
     })
 }
 
-/// A way to run a seed with a bug planted: what goes wrong?
-pub type Run<'a> = &'a (dyn Fn(Bug, u64) -> Option<String> + RefUnwindSafe);
+/// A way to run a seed for a bug, with it planted or (`None`) the same without: what goes wrong?
+pub type Run<'a> = &'a (dyn Fn(Bug, Option<Bug>, u64) -> Option<String> + RefUnwindSafe);
 
-/// Each of these planted bugs must make one of the first `seeds` seeds fail in one of the ways to run them, and with one of its words.
+/// Each of these planted bugs must make one of the first `seeds` seeds fail in one of the ways to run them, and with one of its words;
+/// nothing may be wrong with that seed without it.
 pub fn all_caught(bugs: &[(Bug, &[&str])], seeds: u64, runs: &[Run<'_>]) {
     let quiet = take_hook();
     set_hook(Box::new(|_| {}));
@@ -56,16 +57,18 @@ pub fn all_caught(bugs: &[(Bug, &[&str])], seeds: u64, runs: &[Run<'_>]) {
     for (bug, words) in bugs {
         let mut others = Vec::new();
         let all = (0..seeds).flat_map(|seed| runs.iter().map(move |run| (seed, run)));
-        let failures = all.filter_map(|(seed, run)| Some((seed, failure(|| run(*bug, seed))?)));
-        let caught = failures.into_iter().find(|(seed, e)| {
-            let counts = words.iter().any(|w| e.contains(w));
-            if !counts {
+        let failures = all.filter_map(|(seed, run)| Some((seed, run, failure(|| run(*bug, Some(*bug), seed))?)));
+        let caught = failures.into_iter().find(|(seed, run, e)| {
+            if !words.iter().any(|w| e.contains(w)) {
                 others.push(format!("seed {seed}: {e:.300}"));
+                return false;
             }
-            counts
+            let without = failure(|| run(*bug, None, *seed));
+            others.extend(without.iter().map(|e| format!("seed {seed}, which fails without it: {e:.300}")));
+            without.is_none()
         });
         match caught {
-            Some((seed, e)) => println!("{bug:?}: caught by seed {seed}: {e:.300}"),
+            Some((seed, _, e)) => println!("{bug:?}: caught by seed {seed}: {e:.300}"),
             None => missed.push(bug),
         }
         others.iter().for_each(|e| println!("  {bug:?} does not count as caught by {e}"));

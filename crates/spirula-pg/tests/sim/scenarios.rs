@@ -85,17 +85,17 @@ pub fn goes_well(seeds: u64, about: &str, story: impl Fn(u64) -> Result<World, S
     assert!(2 * came > seeds, "{about:?} came about in {came} of {seeds} seeds only");
 }
 
-/// The story that shows a bug best, with the bug planted: what goes wrong?
-pub fn with_bug(bug: Bug, seed: u64) -> Option<String> {
+/// The story that shows a bug best, with the bug planted or without: what goes wrong?
+pub fn with_bug(bug: Bug, planted: Option<Bug>, seed: u64) -> Option<String> {
     match bug {
-        Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, false, Some(bug)).err(),
-        Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, Some(bug)).err(),
-        Bug::MissingStaleOnResume | Bug::DirtyForgotten => restarts(seed, Some(bug)).err(),
-        Bug::WithheldForgotten | Bug::HollowHistory => withheld(seed, Some(bug)).err(),
-        Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).err(),
-        Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).err(),
-        Bug::CleanBeforeDurable => moved(seed, Some(bug)).err(),
-        Bug::FoldUnchecked | Bug::FoldForgetsRequests | Bug::WritesWhilePending => merges(seed, Some(bug)).err(),
+        Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, false, planted).err(),
+        Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, planted).err(),
+        Bug::MissingStaleOnResume | Bug::DirtyForgotten => restarts(seed, planted).err(),
+        Bug::WithheldForgotten | Bug::HollowHistory => withheld(seed, planted).err(),
+        Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, planted).err(),
+        Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, planted).err(),
+        Bug::CleanBeforeDurable => moved(seed, planted).err(),
+        Bug::FoldUnchecked | Bug::FoldForgetsRequests | Bug::WritesWhilePending => merges(seed, planted).err(),
         _ => None,
     }
 }
@@ -431,7 +431,7 @@ fn replaced_primary_serves_no_stale_read() {
 }
 
 /// Notes it if others wrote since then, while the first client asked whoever led before.
-fn race(w: &mut World, since: u64) {
+pub fn race(w: &mut World, since: u64) {
     let wrote = |c: &crate::client::Client| c.history.values().any(|d| d.write.is_some() && d.done > Some(since));
     let asked = w.clients[0].history.values().any(|d| d.done.is_none_or(|at| at > since));
     if asked && w.clients[1..].iter().any(wrote) {
@@ -568,6 +568,7 @@ fn a_repair_goes_on_beside_the_recovery_it_causes() {
         let acting = w.map().acting(PG);
         let victim = acting[seed as usize % 3] as usize;
         let all = w.nodes[victim].store.applied.objects.keys().cloned().collect::<Vec<_>>();
+        assert!(!all.is_empty(), "seed {seed}: nothing to rot");
         w.nodes[victim].store.rotten.extend(all);
         w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
         let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::SCRUBBING);
@@ -576,6 +577,7 @@ fn a_repair_goes_on_beside_the_recovery_it_causes() {
             run(&mut w, 200);
         }
         assert!(!scrubs(&w), "seed {seed}: it waits for ever");
+        assert!(w.stats.contains_key("copies repaired"), "seed {seed}: nothing was recovered");
         finish(w, seed);
     }
 }
@@ -751,6 +753,7 @@ fn old_home_set_knows_that_the_pg_moved_on() {
 /// places, and the monitor hears of the first creation meanwhile.
 #[test]
 fn creations_that_overtake_each_other_leave_one_that_serves() {
+    let mut overtaken = 0;
     for seed in 0..40 {
         let mut w = World::new(seed, 3, 2, 1, 3);
         w.pace = w.pace.calm();
@@ -771,6 +774,7 @@ fn creations_that_overtake_each_other_leave_one_that_serves() {
             }
             // Its word for the monitor is on its way for long.
             let Some(old) = creates(&w) else { break };
+            overtaken += usize::from(round > 0);
             let until = w.now + 20 + w.rng.below(300) as u64;
             w.slow.insert((End::Osd(old), End::Mon), until);
             let wait = w.rng.below(30);
@@ -783,6 +787,8 @@ fn creations_that_overtake_each_other_leave_one_that_serves() {
         }
         finish(w, seed);
     }
+    println!("creations begun while another was: {overtaken}");
+    assert!(overtaken > 20, "{overtaken}");
 }
 
 /// A pool of 4+2 and every pattern of one and of two lost OSDs: what is left serves reads and writes of every object, and what was

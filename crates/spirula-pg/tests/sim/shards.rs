@@ -111,9 +111,9 @@ fn spoilt(seed: u64, shape: (usize, usize), harm: Harm, bug: Option<Bug>) -> Res
     verify(&w).map(|()| true)
 }
 
-/// The story that shows a bug, with the bug planted: is it caught?
-pub fn with_bug(bug: Bug, seed: u64) -> Option<String> {
-    (bug == Bug::ShortShardPadded).then(|| spoilt(seed, (2, 1), Harm::Short, Some(bug)).err())?
+/// The story that shows a bug, with the bug planted or without: what goes wrong?
+pub fn with_bug(bug: Bug, planted: Option<Bug>, seed: u64) -> Option<String> {
+    (bug == Bug::ShortShardPadded).then(|| spoilt(seed, (2, 1), Harm::Short, planted).err())?
 }
 
 #[test]
