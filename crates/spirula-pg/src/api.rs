@@ -598,6 +598,8 @@ pub enum Bug {
     DeletedComesBack,
     /// A backfill that is resumed forgets what the log says of the part that was filled.
     MissingStaleOnResume,
+    /// Whoever is up and has not called is taken for one that holds nothing.
+    UnheardIgnored,
     /// The missing set is not stored.
     MissingNotStored,
     /// A log entry does not say which data a write changed.

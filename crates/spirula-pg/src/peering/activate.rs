@@ -93,6 +93,7 @@ impl Pg {
         let last_update = own.last_update();
         let run = self.core.seq();
         let mut active = Active::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
+        active.recovery.nothing = p.infos.iter().filter(|(_, i)| i.is_none()).map(|(o, _)| *o).collect();
         for (osd, member) in p.members {
             let (peer, body) =
                 self.activate_member(own.clone(), member, (run, p.fresh), view.acting.contains(&osd), cx);

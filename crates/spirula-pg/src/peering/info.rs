@@ -93,6 +93,9 @@ impl Pg {
         lease_left_ms: u32,
         cx: &mut Cx<'_>,
     ) {
+        if matches!(self.role, Role::Active(_)) {
+            return self.on_unheard(from, info, past, cx);
+        }
         self.peering(cx, |pg, p, cx| {
             if !matches!(p.phase, Phase::Info | Phase::Down(_)) || !p.asked.contains(&from) {
                 return;

@@ -13,7 +13,7 @@ use crate::pg::{Cx, Pg, Role};
 use crate::write::{Answer, backend};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
-use spirula_messages::cluster::pg::MissingItem;
+use spirula_messages::cluster::pg::{CtlBody, MissingItem, PastInterval, PgInfo};
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{Dirty, EVersion, HObject, Peer, ReqId, errno};
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,14 +121,45 @@ impl Pg {
                 Some(o) if o.lost_at > first && !o.up => continue,
                 Some(o) if !o.up => "osd is down",
                 Some(_) if self.strays.contains_key(&peer) => "querying",
-                // It is up, knows of the PG's interval, and has not called: it holds nothing.
-                Some(_) => continue,
+                Some(_) if a.recovery.nothing.contains(&peer) || planted!(self.core.cfg, UnheardIgnored) => continue,
+                // Whoever holds something calls; but this one may have an older map, or not be heard.
+                Some(_) => "not queried",
             };
             if !all.iter().any(|(p, _)| *p == peer) {
                 all.push((peer, status));
             }
         }
         all
+    }
+
+    /// Asks those of whom nothing is known what they hold, while something is unfound.
+    pub(crate) fn ask_unheard(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now.mono_ms;
+        let Some(a) = self.active().filter(|a| !a.recovery.unfound.is_empty()) else { return };
+        if a.recovery.unheard_ms > 0 && now < a.recovery.unheard_ms + self.core.cfg.retry_ms {
+            return;
+        }
+        let unheard = self.unheard(a);
+        let up = |p: &Peer| self.core.view.as_ref().is_some_and(|v| v.is_up(p.osd)) && !self.strays.contains_key(p);
+        let whom: Vec<Peer> = unheard.into_iter().map(|(p, _)| p).filter(up).collect();
+        whom.into_iter().for_each(|to| self.core.send(to, CtlBody::Query { holders: Vec::new() }, cx));
+        if let Some(a) = self.active_mut() {
+            a.recovery.unheard_ms = now.max(1);
+        }
+    }
+
+    /// One of them has said it.
+    pub(crate) fn on_unheard(&mut self, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
+        let Some(a) = self.active_mut().filter(|a| !a.peers.contains_key(&from)) else { return };
+        match info {
+            None => {
+                a.recovery.nothing.insert(from);
+            }
+            Some(info) => {
+                self.strays.insert(from, (info, past));
+                self.active_notified(from, cx);
+            }
+        }
     }
 
     /// May what is unfound be given up? How many objects that are; 0: there are none.

@@ -72,6 +72,9 @@ pub(crate) struct Recovery {
     sources: BTreeMap<Peer, Member>,
     /// Since when these are up: a restart of one loses what it was asked, and ends no interval.
     sources_up: BTreeMap<Peer, Option<Epoch>>,
+    /// Members of older intervals that said in this one that they hold nothing, and when those that said nothing were asked last.
+    pub nothing: BTreeSet<Peer>,
+    pub unheard_ms: u64,
     /// A target has no room: for a backfill, or for recovery by the log.
     too_full: Option<bool>,
     /// What was reserved (or asked for) at members, and what was given back there and not confirmed, by their numbers.
@@ -381,6 +384,7 @@ impl Pg {
         if unfound {
             let strays: Vec<Peer> = self.strays.keys().copied().collect();
             strays.into_iter().for_each(|s| self.ask_for_unfound(s, cx));
+            self.ask_unheard(cx);
         }
         let Role::Active(a) = &mut self.role else { return };
         if unfound && (stuck || !a.recovery.backfilling) {

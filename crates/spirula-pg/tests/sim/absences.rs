@@ -7,8 +7,8 @@ use crate::scenarios::{PG, goes_well, race, run, stop, until_active};
 use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
-use spirula_pg::Bug;
 use spirula_pg::shard::store_object;
+use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, SpgId};
 use std::sync::Arc;
 
@@ -363,4 +363,53 @@ fn blank_beside_one_shard(seed: u64, bug: Option<Bug>) -> Result<World, String> 
 fn a_member_that_has_nothing_is_no_shard_of_what_was_written() {
     goes_well(12, "entries taken back", |seed| blank_beside_one_shard(seed, None));
     fails_with(UNFOUND, 20, |seed| blank_beside_one_shard(seed, Some(Bug::BlankCounts)).map(drop));
+}
+
+/// The only good copy of an object is outside the members, and is not heard, though it is up: nobody may give the object up. Does
+/// that copy call before it is silent?
+fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String> {
+    let (mut w, order) = world(seed, 3, 2);
+    bug.into_iter().for_each(|b| w.plant(b));
+    let cfg = Arc::make_mut(&mut w.cfg);
+    (cfg.log_keep, cfg.primary_lag, cfg.push_bytes) = (100_000, 100_000, 1 << 20);
+    let [first, leaves, new] = order[..] else { unreachable!() };
+    start_all(&mut w, &[new]);
+    until_active(&mut w);
+    run(&mut w, 3000);
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+    if !w.nodes[first as usize].store.applied.objects.contains_key(&object(0)) {
+        return Ok(());
+    }
+    w.pace.local = 0;
+    // What a holder says after it has answered the primary that peers.
+    w.peer_loses = Some(("Notify", if calls { 0 } else { 100 }));
+    w.change_map(|m| m.out = [leaves].into());
+    until_active(&mut w);
+    run(&mut w, if calls { 1000 } else { 0 });
+    for (a, b) in [(leaves, first), (first, leaves)] {
+        w.slow.insert((End::Osd(a), End::Osd(b)), u64::MAX);
+    }
+    w.nodes[first as usize].store.rotten.insert(object(0));
+    w.pace.local = 10;
+    w.event(first, SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
+    assert!(comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)), "seed {seed}: {}", state(&w));
+    for _ in 0..30 {
+        run(&mut w, 200);
+        w.event(first, SpgId::whole(PG), PgEvent::MarkLost { revert: false });
+    }
+    if !state(&w).has(PgState::RECOVERY_UNFOUND) {
+        return Err(format!("GIVEN UP: {}", state(&w)));
+    }
+    w.slow.clear();
+    w.peer_loses = None;
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn nothing_is_given_up_while_a_copy_that_is_up_is_not_heard() {
+    for (seed, calls) in (0..10).flat_map(|s| [(s, false), (s, true)]) {
+        silent_holder(seed, calls, None).unwrap_or_else(|e| panic!("seed {seed}, calls {calls}: {e}"));
+    }
+    fails_with("GIVEN UP", 10, |seed| silent_holder(seed, false, Some(Bug::UnheardIgnored)));
 }
