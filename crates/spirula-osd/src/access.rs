@@ -49,8 +49,11 @@ fn is_copy(o: &OsdOp) -> bool {
     matches!(o.op, op::COPY_FROM | op::COPY_FROM2)
 }
 
-/// Reads a ticket's capabilities; for the door.
-pub(crate) fn grants(text: &str) -> Result<Grants, String> {
+/// Reads a ticket's capabilities, for whoever lets its holder in.
+///
+/// # Errors
+/// When they are none for OSDs, with the reason.
+pub fn grants(text: &str) -> Result<Grants, String> {
     if text.is_empty() {
         // A user without capabilities for OSDs may connect, and do nothing.
         return Ok(Grants::new(OsdCaps::default()));

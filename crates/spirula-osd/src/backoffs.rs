@@ -4,7 +4,7 @@
 //! Each connection has its own table, which goes with it. When a request comes in, its connection's table is asked first
 //! ([`crate::intake`]); the PG says what is to be blocked and when clients may go on.
 
-use crate::daemon::{Osd, Session};
+use crate::osd::{OsdCore, Session};
 use serde_json::{Value, json};
 use spirula_messages::Body;
 use spirula_messages::ceph::MOsdBackoff;
@@ -17,11 +17,11 @@ use spirula_types::{EntityType, HObject, SpgId, features};
 /// other PGs.
 const CROWDED: usize = REQUESTS_PER_LINK / 4;
 
-impl Osd {
+impl OsdCore {
     /// What may be done with a request of this session that would have to wait.
     pub(crate) fn patience(&self, s: &Session) -> Patience {
         let knows = s.peer.features & features::RADOS_BACKOFF == features::RADOS_BACKOFF;
-        let pool = self.hub.pool();
+        let pool = self.outside.pool();
         if !knows || s.peer.kind == EntityType::Osd {
             Patience::Endless
         } else if s.link.open_requests() >= CROWDED
@@ -37,7 +37,7 @@ impl Osd {
     /// A PG drops a request, and its client is to hold all like it.
     pub(crate) fn back_off(&mut self, pg: SpgId, op: OpId, begin: &HObject, end: &HObject) {
         self.want_no_copy(op);
-        let Some(p) = self.ops.remove(&op) else { return };
+        let Some(p) = self.requests.end(op) else { return };
         self.owed_no_more(&p);
         let Some(s) = self.sessions.get_mut(&p.link) else { return };
         s.link.request_done();

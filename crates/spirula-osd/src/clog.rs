@@ -1,9 +1,9 @@
 //! What the OSD says in the cluster log: sent to the monitor, again until it is acknowledged.
 
-use crate::daemon::Osd;
+use crate::osd::OsdCore;
+use spirula_encoding::UTime;
 use spirula_messages::ceph::log::severity;
 use spirula_messages::ceph::{LogEntry, MLog};
-use spirula_runtime::clock;
 use spirula_types::{EntityName, EntityType};
 use std::collections::VecDeque;
 
@@ -15,13 +15,14 @@ const KEPT: usize = 256;
 pub(crate) struct ClusterLog {
     seq: u64,
     /// Number, severity and text of what is not acknowledged.
-    lines: VecDeque<(u64, u16, spirula_encoding::UTime, String)>,
+    lines: VecDeque<(u64, u16, UTime, String)>,
     /// Newest one sent over the present connection.
     sent: u64,
 }
 
 impl ClusterLog {
-    pub(crate) fn say(&mut self, error: bool, text: String) {
+    /// Adds a line, said at `wall`.
+    fn say(&mut self, error: bool, text: String, wall: UTime) {
         let level = if error {
             tracing::error!("{text}");
             severity::ERROR
@@ -30,7 +31,7 @@ impl ClusterLog {
             severity::INFO
         };
         self.seq += 1;
-        self.lines.push_back((self.seq, level, clock::wall(), text));
+        self.lines.push_back((self.seq, level, wall, text));
         if self.lines.len() > KEPT {
             self.lines.pop_front();
         }
@@ -47,13 +48,18 @@ impl ClusterLog {
     }
 }
 
-impl Osd {
+impl OsdCore {
+    /// Says something in the cluster log, now.
+    pub(crate) fn say(&mut self, error: bool, text: String) {
+        self.clog.say(error, text, self.now.wall);
+    }
+
     /// Sends what is new.
     pub(crate) fn flush_log(&mut self) {
         if !self.mon.is_open() || self.clog.lines.back().is_none_or(|(seq, ..)| *seq <= self.clog.sent) {
             return;
         }
-        let entry = |(seq, level, stamp, text): &(u64, u16, spirula_encoding::UTime, String)| LogEntry {
+        let entry = |(seq, level, stamp, text): &(u64, u16, UTime, String)| LogEntry {
             name_kind: EntityType::Osd as u32,
             name_id: self.cfg.id.to_string(),
             rank: EntityName::osd(self.cfg.id),

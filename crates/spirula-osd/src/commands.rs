@@ -1,7 +1,7 @@
 //! The OSD's side of `ceph tell`: performs what [`crate::tell`] understood.
 
-use crate::daemon::{Life, Osd};
 use crate::history;
+use crate::osd::{OsdCore, OsdEvent};
 use crate::perf::Space;
 use crate::tell::{self, Answer, Tell};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use serde_json::json;
 use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::{Body, Message, MessageError};
 use spirula_pg::Pg;
-use spirula_runtime::{LinkId, clock};
+use spirula_runtime::LinkId;
 use spirula_settings::common;
 use spirula_store::Store;
 use spirula_types::transaction::{ObjectOp, Transaction};
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     number: u64,
 }
 
-impl Osd {
+impl OsdCore {
     pub(crate) fn command(&mut self, id: LinkId, m: &Message) -> Result<(), MessageError> {
         let c = MCommand::from_message(m)?;
         let answer = match tell::parse(&c.cmd) {
@@ -52,6 +52,12 @@ impl Osd {
         };
         self.answer_command(id, m.tid, answer);
         Ok(())
+    }
+
+    /// What the store held in memory is written.
+    pub(crate) fn compacted(&self, link: LinkId, tid: u64, begun: Duration) {
+        let took = self.now.mono.saturating_sub(begun).as_secs_f64();
+        self.answer_command(link, tid, Answer::json(&json!({"elapsed_time": took})));
     }
 
     pub(crate) fn answer_command(&self, id: LinkId, tid: u64, a: Answer) {
@@ -74,7 +80,7 @@ impl Osd {
                 "cluster_fsid": self.cfg.fsid.to_string(),
                 "osd_fsid": self.cfg.uuid.to_string(),
                 "whoami": self.cfg.id,
-                "state": match self.life { Life::Active => "active", Life::Booting => "booting", _ => "stopping" },
+                "state": self.life.word(),
                 "oldest_map": self.maps.oldest(),
                 "cluster_osdmap_trim_lower_bound": self.maps.oldest(),
                 "newest_map": self.maps.epoch(),
@@ -110,15 +116,15 @@ impl Osd {
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
             },
             Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
-            Tell::OpsInFlight => Answer::json(&history::under_way(clock::wall(), &self.open_ops(clock::monotonic()))),
-            Tell::BlockedOps => Answer::json(&history::blocked(clock::wall(), &self.open_ops(clock::monotonic()))),
+            Tell::OpsInFlight => Answer::json(&history::under_way(self.now.wall, &self.open_ops(self.now.mono))),
+            Tell::BlockedOps => Answer::json(&history::blocked(self.now.wall, &self.open_ops(self.now.mono))),
             Tell::HistoricOps(by_duration) => {
-                Answer::json(&self.history.dump(clock::monotonic(), clock::wall(), by_duration))
+                Answer::json(&self.history.dump(self.now.mono, self.now.wall, by_duration))
             }
-            Tell::HistoricSlowOps => Answer::json(&self.history.dump_slow(clock::monotonic(), clock::wall())),
+            Tell::HistoricSlowOps => Answer::json(&self.history.dump_slow(self.now.mono, self.now.wall)),
             Tell::Mempools => {
                 let store = self.store.as_ref().map_or(0, Store::memory);
-                let payload = self.hub.pool().outstanding();
+                let payload = self.outside.pool().outstanding();
                 Answer::json(&common::mempools(&[("buffer_anon", payload), ("bluestore_cache_other", store)]))
             }
             Tell::Blocklist => {
@@ -147,7 +153,7 @@ impl Osd {
             }
             Tell::FlushStats => {
                 let seq = self.reporter.order();
-                self.report(clock::monotonic());
+                self.report(self.now.mono);
                 Answer { output: format!("{seq}\n"), ..Answer::default() }
             }
             Tell::Watchers => {
@@ -183,12 +189,12 @@ impl Osd {
             }
             Tell::Absent(why) => Answer::fail(errno::EOPNOTSUPP, why),
             Tell::Compact => {
-                let begun = clock::monotonic();
                 if let Some(Err(e)) = self.store.as_mut().map(Store::flush) {
                     return Some(Answer::fail(errno::EIO, e.to_string()));
                 }
-                let took = clock::monotonic().saturating_sub(begun).as_secs_f64();
-                Answer::json(&json!({"elapsed_time": took}))
+                // How long that took is known when the next event is handled.
+                self.outside.later(OsdEvent::Compacted { link, tid, begun: self.now.mono });
+                return None;
             }
             Tell::Scheduler => Answer::json(&self.sched.dump()),
             Tell::Reservations => Answer::json(&self.sched.dump_reservations()),
@@ -271,7 +277,7 @@ impl Osd {
         let bench = Bench {
             link,
             tid,
-            begun: clock::monotonic(),
+            begun: self.now.mono,
             count,
             size,
             object_size: if object_size == 0 { size } else { object_size },
@@ -294,7 +300,7 @@ impl Osd {
         let mut failed = None;
         while b.left > 0 && b.under_way.len() < 16 {
             let n = b.size.min(b.left);
-            let mut data = self.hub.pool().take(n as usize);
+            let mut data = self.outside.pool().take(n as usize);
             data.set_len(n as usize);
             let at = b.number * b.size;
             let mut txn = Transaction::default();
@@ -327,7 +333,7 @@ impl Osd {
 
     pub(crate) fn bench_end(&mut self, result: Result<(), String>) {
         let Some(b) = self.bench.take() else { return };
-        let seconds = clock::monotonic().saturating_sub(b.begun).as_secs_f64().max(1e-9);
+        let seconds = self.now.mono.saturating_sub(b.begun).as_secs_f64().max(1e-9);
         if let Some(store) = &mut self.store {
             for n in 0..=(b.number * b.size) / b.object_size {
                 let mut txn = Transaction::default();

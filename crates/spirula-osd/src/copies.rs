@@ -14,8 +14,8 @@
 //! is asked first, and anew with each piece that is more than there ever was: what changes all the time
 //! is given up, what is large or waits for its turn is not.
 
-use crate::daemon::Osd;
 use crate::maps::Maps;
+use crate::osd::OsdCore;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, UTime};
 use spirula_messages::Body;
@@ -23,7 +23,7 @@ use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
 use spirula_pg::exec::{Fetched, ObjectInfo, Source, Timeouts, WholeObject};
 use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
-use spirula_runtime::{LinkId, clock};
+use spirula_runtime::LinkId;
 use spirula_types::{EntityName, Epoch, HObject, ObjectLocator, OsdId, ReqId, SpgId, errno};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -306,7 +306,7 @@ impl Got {
     }
 }
 
-impl Osd {
+impl OsdCore {
     /// A request of the PG `id` wants an object.
     pub(crate) fn fetch(&mut self, id: SpgId, op: OpId, source: Source) {
         self.copies.want(id, op, source);
@@ -322,7 +322,7 @@ impl Osd {
 
     /// Begins what waits, as far as there is room.
     fn begin_copies(&mut self) {
-        while let Some(job) = self.copies.begin(clock::monotonic()) {
+        while let Some(job) = self.copies.begin(self.now.mono) {
             self.ask_source(job, None);
         }
     }
@@ -337,14 +337,13 @@ impl Osd {
         let locator = ObjectLocator { pool: object.pool, key, namespace, hash: -1 };
         let mut msg = MOsdOp::new(spg, object.hash, locator, object.name.clone(), vector(job.got.as_ref()));
         (msg.epoch, msg.snapid, msg.flags) = (epoch, object.snap, flag::READ);
-        let tid = self.copies.asked(job, tid, to, clock::monotonic());
+        let tid = self.copies.asked(job, tid, to, self.now.mono);
         if to == self.cfg.id {
             // A PG loses no request: it answers, or says that it has dropped it.
             if self.copies.own.values().any(|t| *t == tid) || !self.pgs.contains_key(&spg) {
                 return;
             }
-            let op = self.next_op;
-            self.next_op += 1;
+            let op = self.requests.number();
             self.copies.own.insert(op, tid);
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
             // No connection has this number.
@@ -378,7 +377,7 @@ impl Osd {
     }
 
     fn source_answered(&mut self, tid: u64, reply: &MOsdOpReply) {
-        match self.copies.answered(tid, reply, clock::monotonic()) {
+        match self.copies.answered(tid, reply, self.now.mono) {
             Some(Next::Ask(job)) => self.ask_source(job, None),
             Some(Next::End(job, what)) => self.fetched(&job, what),
             None => {}

@@ -1,12 +1,12 @@
 //! What a new map means to the OSD: its own state, its peers, splits, each PG's view.
 
-use crate::daemon::{Life, Osd, mono_ms};
+use crate::life::Turn;
+use crate::osd::OsdCore;
 use crate::reader::StoreReader;
 use bytes::Bytes;
 use spirula_maps::OsdMap;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
-use spirula_pg::{MapView, Now, Pg, PgEvent};
-use spirula_runtime::clock;
+use spirula_pg::{MapView, Pg, PgEvent};
 use spirula_store::StoreError;
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{OsdId, PgId, SpgId};
@@ -27,7 +27,42 @@ fn is_alone(map: &OsdMap, these: &BTreeSet<OsdId>) -> bool {
 const MAP_RETRY_MIN: Duration = Duration::from_secs(1);
 const MAP_RETRY_MAX: Duration = Duration::from_secs(30);
 
-impl Osd {
+/// When a map may be asked for again after one that did not fit, or did not come: at most once per [`MAP_RETRY_MIN`], and ever
+/// more seldom while that does not help either.
+#[derive(Debug, Default)]
+pub(crate) struct MapRetry {
+    next: Duration,
+    /// The wait that leads there; zero without trouble.
+    wait: Duration,
+}
+
+impl MapRetry {
+    /// May one be asked for now? Then it is.
+    fn may_ask(&mut self, now: Duration) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.wait = (self.wait * 2).clamp(MAP_RETRY_MIN, MAP_RETRY_MAX);
+        self.next = now + self.wait;
+        true
+    }
+
+    /// Maps come as they should.
+    fn is_well(&mut self) {
+        self.wait = Duration::ZERO;
+    }
+
+    /// One is missing; true if it has been for a while. At first it may be on its way.
+    fn expects(&mut self, now: Duration) -> bool {
+        let known = !self.wait.is_zero();
+        if !known {
+            (self.next, self.wait) = (now + MAP_RETRY_MIN, MAP_RETRY_MIN / 2);
+        }
+        known
+    }
+}
+
+impl OsdCore {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
         let (before, whole) = (self.maps.epoch(), self.maps.wants_whole());
         self.hurry(true);
@@ -40,7 +75,7 @@ impl Osd {
         }
         if let Err(e) = result {
             tracing::error!("osd.{}: {e}", self.cfg.id);
-            self.map_trouble(clock::monotonic());
+            self.map_trouble(self.now.mono);
         }
         if whole && !self.maps.wants_whole() {
             // From here on each is wanted again.
@@ -51,22 +86,18 @@ impl Osd {
             if before == 0 {
                 self.send_boot();
             }
-            self.ping(clock::monotonic());
+            self.ping(self.now.mono);
             self.early_go_on();
             self.reporter.changed();
         }
         self.hurry(false);
     }
 
-    /// A map that does not fit: asks for a whole one, at most once per [`MAP_RETRY_MIN`], and ever more seldom
-    /// while that does not help either.
-    pub(crate) fn map_trouble(&mut self, now: Duration) {
-        if now < self.map_retry.0 {
-            return;
+    /// A map that does not fit: asks for a whole one, if it is time ([`MapRetry`]).
+    fn map_trouble(&mut self, now: Duration) {
+        if self.map_retry.may_ask(now) {
+            self.ask_for_maps();
         }
-        let wait = (self.map_retry.1 * 2).clamp(MAP_RETRY_MIN, MAP_RETRY_MAX);
-        self.map_retry = (now + wait, wait);
-        self.ask_for_maps();
     }
 
     /// Asks again for a map that fits, if it is time; forgets old trouble when one has come.
@@ -74,11 +105,8 @@ impl Osd {
         if self.maps.wants_whole() {
             self.map_trouble(now);
         } else if !self.maps.has_gap() {
-            self.map_retry.1 = Duration::ZERO;
-        } else if self.map_retry.1.is_zero() {
-            // What is missing may be on its way.
-            self.map_retry = (now + MAP_RETRY_MIN, MAP_RETRY_MIN / 2);
-        } else {
+            self.map_retry.is_well();
+        } else if self.map_retry.expects(now) {
             self.map_trouble(now);
         }
     }
@@ -110,32 +138,25 @@ impl Osd {
         self.follow_pool_options(&map);
         let id = self.cfg.id;
         let own = map.is_up(id) && map.addrs(id).is_some_and(|a| a.client == self.me.addrs);
-        let lost = (self.life, own) == (Life::Active, false);
-        match (self.life, own) {
-            (Life::Booting, true) => {
-                tracing::debug!("osd.{id}: up in epoch {epoch}");
-                self.life = Life::Active;
-            }
-            (Life::Active, false) => {
+        let turn = self.life.shown(own);
+        match turn {
+            Turn::Up => tracing::debug!("osd.{id}: up in epoch {epoch}"),
+            Turn::Lost => {
                 self.wrongly_down();
-                if self.life == Life::Stopped {
+                if self.life.is_over() {
                     return;
                 }
             }
-            _ => {}
+            Turn::None => {}
         }
-        self.live = own;
-        if own {
-            if self.was_up == 0 && is_alone(&map, &self.cfg.started_together) {
-                self.leases.nobody_holds_older();
-            }
-            self.was_up = epoch;
+        if self.life.is_now(own, epoch) && is_alone(&map, &self.cfg.started_together) {
+            self.leases.nobody_holds_older();
         }
         // One that is not up asks who hears it, too: its boots say so.
         let others = map.osds().filter(|o| *o != id && map.is_up(*o));
         let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
         let open = self.opener();
-        self.peers.follow(&wanted, clock::monotonic(), open);
+        self.peers.follow(&wanted, self.now.mono, open);
         self.keep_sessions(&map);
         self.fold_pgs();
         self.split_pgs();
@@ -150,9 +171,9 @@ impl Osd {
         // read by a lease that counts only with it.
         self.leases.map_advanced(epoch);
         if !own {
-            self.quiet = epoch;
+            self.life.all_quiet(epoch);
         }
-        if lost {
+        if turn == Turn::Lost {
             self.send_boot();
         }
     }
@@ -178,21 +199,22 @@ impl Osd {
         for (id, sources) in folds {
             let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
             let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
-            let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
+            let now = self.now.of_pg();
             let mut taken = Vec::new();
             for s in sources {
                 let Some(mut pg) = self.pgs.remove(&s) else { continue };
-                pg.retire(epoch, now, &reader, &self.leases, &mut self.scratch);
-                self.effects.extend(self.scratch.drain(..).map(|e| (s, e)));
+                pg.retire(epoch, now, &reader, &self.leases, self.agenda.fresh());
+                self.agenda.note(s);
                 // A PG of that name that a later split makes counts its transactions anew.
-                self.committing.retain(|(_, pg, ..)| *pg != s);
+                self.committing.forget(s);
                 self.passed.forget(s);
+                self.words.forget(s);
                 taken.push(pg);
             }
             let mut pg = self.pgs.remove(&id).unwrap_or_else(|| Pg::new(id, self.cfg.id, self.pg_cfg.clone()));
             let step = (epoch, pool.pg_num);
-            pg.fold(taken, pool.merged.as_ref(), step, now, &reader, &self.leases, &mut self.scratch);
-            self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+            pg.fold(taken, pool.merged.as_ref(), step, now, &reader, &self.leases, self.agenda.fresh());
+            self.agenda.note(id);
             self.pgs.insert(id, pg);
         }
         self.perform();
@@ -219,12 +241,12 @@ impl Osd {
             let store = self.store.as_ref();
             let Some(store) = store else { return };
             let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
-            let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
-            let children = pg.split(now, (epoch, to), &reader, &self.leases, &mut self.scratch);
-            self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+            let now = self.now.of_pg();
+            let children = pg.split(now, (epoch, to), &reader, &self.leases, self.agenda.fresh());
+            self.agenda.note(id);
             for mut child in children {
                 // The child counts its transactions anew, whatever was here of its name.
-                self.committing.retain(|(_, pg, ..)| *pg != child.id());
+                self.committing.forget(child.id());
                 // Peers that split before us may have written to the child already.
                 if let Some(early) = self.pgs.remove(&child.id()).filter(|p| !p.exists()) {
                     child.inherit(early);
@@ -244,19 +266,14 @@ impl Osd {
                 return;
             }
         };
-        if map.active_addrs != self.mgr_addr {
-            self.mgr_addr = map.active_addrs;
-            if let Some(old) = self.mgr.take() {
-                old.close();
-            }
-            (self.mgr_open, self.mgr_retry) = (false, Duration::ZERO);
-            self.keep_links(clock::monotonic());
+        if self.mgr.follow(map.active_addrs) {
+            self.keep_links(self.now.mono);
         }
     }
 
     /// What a PG is told of the newest map.
     pub(crate) fn view(&self, pg: PgId) -> MapView {
-        MapView { live: self.live, ..self.maps.view(pg) }
+        MapView { live: self.life.is_live(), ..self.maps.view(pg) }
     }
 }
 

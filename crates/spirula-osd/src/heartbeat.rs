@@ -5,8 +5,10 @@
 //! `spirula-mon`, `failure`. Why the whole is safe, and how long clients wait when an OSD stands
 //! still: `docs/decisions/018-silence.md`.
 
-use crate::daemon::{HOUSEKEEPING, Osd, mono_ms};
+use crate::osd::OsdCore;
+use crate::outside::Watch;
 use crate::peers::{Bounds, LEASE_MS, Silent, Waits, Way};
+use crate::timers::HOUSEKEEPING;
 use bytes::Bytes;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_maps::{OsdMap, PathTimes, PgState};
@@ -14,7 +16,7 @@ use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_messages::{Body, Message};
 use spirula_pg::{Pg, PgEvent};
-use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
+use spirula_runtime::{Ended, Link, LinkId, Peer};
 use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +57,7 @@ fn is_of(peer: &Peer, addrs: &OsdAddrs) -> bool {
     [peer, &beating(peer)].iter().any(|p| ours.contains(&&p.addrs))
 }
 
-impl Osd {
+impl OsdCore {
     /// Seconds of silence after which a peer is reported.
     pub(crate) fn grace(&self) -> Duration {
         Duration::from_secs(self.cfg.settings.number("osd_heartbeat_grace").unwrap_or(4).max(1))
@@ -93,19 +95,19 @@ impl Osd {
 
     /// Opens links to peers. Not a method that borrows all of us: the peers call it.
     pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
-        let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
+        let outside = self.outside.clone();
         let (data, back, front) = (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
         move |to, way| match way {
-            Way::Data => hub.connect(&data, &login, &sink, to, EntityType::Osd, &on),
-            Way::Back => hub.connect_watched(&back, &login, &sink, to, EntityType::Osd, &on),
-            Way::Front => hub.connect_watched(&front, &login, &sink, to, EntityType::Osd, &on),
+            Way::Data => outside.connect(&data, to, EntityType::Osd, Watch::Usual),
+            Way::Back => outside.connect(&back, to, EntityType::Osd, Watch::Closely),
+            Way::Front => outside.connect(&front, to, EntityType::Osd, Watch::Closely),
         }
     }
 
     /// A link to a peer is ready, or goes on; with `renewed`, in a new session in place of one that was lost. Where a session for data was
     /// lost, both ends' PGs are told, now that the next one is open: the far end's by the first message in it.
     pub(crate) fn peer_opened(&mut self, link: LinkId, renewed: bool) {
-        if let Some(osd) = self.peers.opened(link, renewed, clock::monotonic()) {
+        if let Some(osd) = self.peers.opened(link, renewed, self.now.mono) {
             tracing::info!("osd.{}: a new session with osd.{osd}, after one that was lost", self.cfg.id);
             self.peers.send(osd, OsdRenewed { osd: self.cfg.id }.into_message(0));
             self.tell_renewed(osd);
@@ -145,14 +147,14 @@ impl Osd {
         let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
         let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
         let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
-        let now = clock::monotonic();
+        let now = self.now.mono;
         self.peers.refused(link, ended, now, here);
         self.report_silent(now);
     }
 
     /// Asks all peers, and tells the monitor that we run.
     pub(crate) fn ping(&mut self, now: Duration) {
-        let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
+        let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: self.now.ms() };
         let size = self.beat_size();
         self.perf.pings += self.peers.ping(now, || filled(ping.into_message(0), size));
         self.beacon();
@@ -172,11 +174,11 @@ impl Osd {
     /// what one that is down holds the next primaries wait for the end.
     pub(crate) fn pinged(&mut self, link: LinkId, from: OsdId, p: &OsdPing) {
         let Some(session) = self.sessions.get(&link) else { return };
-        self.peers.spoke(from, clock::monotonic(), self.grace());
+        self.peers.spoke(from, self.now.mono, self.grace());
         // Its map may be newer than ours.
         let up = p.epoch > self.maps.epoch() || self.maps.map().is_some_and(|m| m.is_up(from));
         let length = self.peers.lease_ms(from, self.bounds());
-        let lease = if up { self.leases.grant(from, length, mono_ms()) } else { 0 };
+        let lease = if up { self.leases.grant(from, length, self.now.ms()) } else { 0 };
         let pong = OsdPong {
             osd: self.cfg.id,
             epoch: self.maps.epoch(),
@@ -194,16 +196,16 @@ impl Osd {
         } else {
             self.full_peers.remove(&from);
         }
-        if p.sent_ms > mono_ms() {
+        if p.sent_ms > self.now.ms() {
             tracing::warn!("osd.{}: osd.{from} answers what was not asked", self.cfg.id);
             return;
         }
         let granted = if self.pg_cfg.ignores_grant_epochs() { 0 } else { p.epoch };
         let length = if self.pg_cfg.stretches_leases() { LEASE_MS } else { u64::from(p.lease_ms) };
         self.leases.take(from, p.sent_ms, length, granted, self.maps.epoch());
-        self.note_run(clock::monotonic());
-        self.peers.took(link, clock::monotonic(), mono_ms().saturating_sub(p.sent_ms));
-        if self.peers.heard(link, clock::monotonic(), self.grace()) {
+        self.note_run(self.now.mono);
+        self.peers.took(link, self.now.mono, self.now.ms().saturating_sub(p.sent_ms));
+        if self.peers.heard(link, self.now.mono, self.grace()) {
             self.clear_peer(from);
         }
         let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
@@ -222,7 +224,7 @@ impl Osd {
 
     /// Paths whose pings take so many milliseconds or more, the slowest first.
     fn paths_from(&self, now: Duration, threshold: f64) -> Vec<PathTimes> {
-        let wall = clock::wall().as_nanos();
+        let wall = self.now.wall.as_nanos();
         let of = |(osd, way, trips): (OsdId, Way, &crate::trips::Trips)| {
             let at = wall.saturating_sub(trips.ago(now)?.as_nanos() as u64);
             let times = trips.times(now, osd, way == Way::Front, spirula_encoding::UTime::from_nanos(at));
@@ -243,7 +245,7 @@ impl Osd {
     /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one, those that take long.
     pub(crate) fn dump_network(&self, threshold: Option<u64>) -> serde_json::Value {
         let threshold = threshold.unwrap_or_else(|| self.slow_ping_ms() as u64);
-        let rows = self.paths_from(clock::monotonic(), threshold as f64);
+        let rows = self.paths_from(self.now.mono, threshold as f64);
         let entries: Vec<_> = rows.iter().map(|p| p.row(self.cfg.id)).collect();
         serde_json::json!({"threshold": threshold, "entries": entries})
     }
@@ -251,16 +253,16 @@ impl Osd {
     /// Reports peers that are silent.
     pub(crate) fn report_silent(&mut self, now: Duration) {
         // One that is not up itself is the one that is cut off; nobody would listen.
-        if !self.live || !self.mon.is_open() {
+        if !self.life.is_live() || !self.mon.is_open() {
             return;
         }
         let me = self.cfg.id;
         let bounds = self.bounds();
-        let (ops, pgs, maps) = (&self.ops, &self.pgs, &self.maps);
+        let (requests, pgs, maps) = (&self.requests, &self.pgs, &self.maps);
         let waiting = || {
             let stuck =
                 pgs.iter().filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE)).map(|(pg, _)| pg.pg);
-            let late = ops.values().filter(|p| now.saturating_sub(p.begun) >= WAITS).map(|p| p.pg);
+            let late = requests.all().filter(|(_, p)| now.saturating_sub(p.begun) >= WAITS).map(|(_, p)| p.pg);
             let mut waiting: BTreeMap<OsdId, Waits> = BTreeMap::new();
             for osd in stuck.chain(late).flat_map(|pg| maps.members(pg)).filter(|o| *o != me) {
                 waiting.entry(osd).or_default().all += 1;

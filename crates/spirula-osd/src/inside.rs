@@ -3,7 +3,7 @@
 //! Only who may do everything gets here ([`crate::access`]), so that an omap is shown to nobody who could not read it as a
 //! client. Nothing here changes what is stored.
 
-use crate::daemon::Osd;
+use crate::osd::OsdCore;
 use crate::tell::Answer;
 use bytes::Bytes;
 use serde_json::json;
@@ -27,12 +27,12 @@ fn no_store() -> Answer {
     Answer::fail(errno::EAGAIN, "the store is closed")
 }
 
-impl Osd {
-    /// Ceph's counts: objects with requests under way, objects' records, other parts of what the store remembers. The data itself is
-    /// in the system's cache, which counts for itself.
+impl OsdCore {
+    /// Ceph's counts: objects with requests under way, objects' records, other parts of what the store remembers. Of data only that
+    /// of large reads is kept here, if there is memory for it; other data is in the system's cache, which counts for itself.
     pub(crate) fn cache_status(&self) -> Answer {
         let cached = self.store.as_ref().map(spirula_store::Store::cached).unwrap_or_default();
-        let busy: std::collections::BTreeSet<_> = self.ops.values().map(|p| (p.pg, &p.what.0)).collect();
+        let busy: std::collections::BTreeSet<_> = self.requests.all().map(|(_, p)| (p.pg, &p.what.0)).collect();
         Answer::json(&json!({
             "object_ctx": busy.len(),
             "bluestore_onode": cached.heads,

@@ -10,14 +10,14 @@
 //! its connection is not read on meanwhile. What is kept is then only what had been read already:
 //! of all connections together what fits into the mailbox, and of each one a receive buffer more.
 
-use crate::daemon::{Life, Osd, Pending};
+use crate::osd::{OsdCore, Pending};
 use crate::space::grows;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, osd::flag};
 use spirula_messages::{Body, Message};
 use spirula_pg::exec::Timeouts;
 use spirula_pg::{ClientOp, PgEvent};
-use spirula_runtime::{LinkId, clock};
+use spirula_runtime::LinkId;
 use spirula_types::{EntityType, ReqId, errno};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -72,7 +72,7 @@ impl Early {
     }
 }
 
-impl Osd {
+impl OsdCore {
     /// A new map came: requests that waited for it go on, and so do connections that have none left that waits.
     pub(crate) fn early_go_on(&mut self) {
         let held = self.early.links();
@@ -103,7 +103,7 @@ impl Osd {
     }
 
     pub(crate) fn client_op(&mut self, id: LinkId, m: Message) {
-        if let Life::Stopping(_) = self.life {
+        if self.life.is_stopping() {
             // The client sends it again, to whoever is next.
             return;
         }
@@ -177,8 +177,6 @@ impl Osd {
         session.owed.waiting += answer;
         let Some(session) = self.sessions.get(&id) else { return };
         let patience = self.patience(session);
-        let op = self.next_op;
-        self.next_op += 1;
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
@@ -188,14 +186,14 @@ impl Osd {
             pg: pg.pg,
             link: id,
             tid: m.tid,
-            begun: clock::monotonic(),
+            begun: self.now.mono,
             write,
             bytes: m.data.len() as u64,
             answer,
             reading: false,
             what: (msg.oid.clone(), first, msg.ops.len()),
         };
-        self.ops.insert(op, pending);
+        let op = self.requests.begin(pending);
         let op = ClientOp { id: op, conn: id, reqid, addrs, msg: Box::new(msg), patience, timeouts };
         self.feed_pg(pg, PgEvent::Client(op));
     }

@@ -1,13 +1,16 @@
 //! The OSD daemon: PGs, a store and links put together.
 //!
-//! The OSD decides little by itself. [`Osd`] is the shell around the PG state machines of
+//! The OSD decides little by itself. [`OsdCore`] is what stands around the PG state machines of
 //! `spirula-pg`: it routes messages to them, performs their effects on the store and the
-//! links, follows the OSD map, answers `ceph tell`, and reports to the manager. It runs on one
-//! event loop and owns everything without locks; the store's threads and the read helpers
-//! answer through its mailbox.
+//! links, follows the OSD map, answers `ceph tell`, and reports to the manager. It owns everything
+//! without locks. It is told what happens, and when ([`OsdCore::handle`]), and asks what it needs of
+//! [`Outside`]: no clock is read here, no socket opened, no thread started.
 //!
-//! * [`daemon`]: events in, effects out: the loop's body
-//! * [`intake`]: what becomes of a client's request before a PG sees it
+//! * [`osd`]: events in, effects out
+//! * [`outside`]: what the core needs of its surroundings
+//! * [`agenda`], [`timers`]: what is to be done now, and what is due when
+//! * [`outbox`], [`words`]: what is gathered for other OSDs and for the monitor until the end of a batch
+//! * [`intake`], [`requests`]: what becomes of a client's request before a PG sees it; those under way
 //! * [`backoffs`]: which requests clients hold back themselves
 //! * [`unread`]: clients that ask for more than they read
 //! * [`copies`]: getting an object of another PG for `copy_from`
@@ -19,6 +22,7 @@
 //! * [`sched`], [`pace`], [`scrub`]: reservations and turns: what background work may do beside
 //!   clients; when scrubs are due
 //! * [`reader`], [`reads`]: the store as the PGs see it; reads in helper threads
+//! * [`submit`]: transactions on their way to the disk
 //! * [`space`], [`waits`]: how full the store is, and what a full one refuses; PGs that wait for room
 //! * [`packing`]: data compressed by helper threads before it is submitted
 //! * [`access`]: who may do what
@@ -26,12 +30,12 @@
 //!   requests as operators see them, statistics, cluster log
 
 mod access;
+mod agenda;
 mod backoffs;
 mod classes;
 mod clog;
 mod commands;
 mod copies;
-mod daemon;
 mod follow;
 mod heartbeat;
 mod history;
@@ -40,6 +44,9 @@ mod intake;
 mod life;
 mod links;
 mod maps;
+mod osd;
+mod outbox;
+mod outside;
 mod pace;
 mod packing;
 mod passed;
@@ -49,13 +56,19 @@ mod perf;
 mod reader;
 mod reads;
 mod report;
+mod requests;
 mod sched;
 mod scrub;
 mod space;
+mod submit;
 mod tell;
+mod timers;
 mod trips;
 mod unread;
 mod waits;
+mod words;
 
-pub use daemon::{Control, Osd, OsdConfig, OsdEvent};
+pub use access::grants;
+pub use osd::{Now, OsdConfig, OsdCore, OsdEvent};
+pub use outside::{Outside, Watch};
 pub use waits::NO_ROOM;

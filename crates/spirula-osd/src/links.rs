@@ -1,25 +1,90 @@
 //! The OSD's links: to monitor and manager, from clients. Those to other OSDs: [`crate::heartbeat`].
 
 use crate::access::Rights;
-use crate::daemon::{Life, Osd, RETRY, Session};
+use crate::osd::{OsdCore, RETRY, Session};
+use crate::outside::Watch;
 use crate::unread::Owed;
 use spirula_messages::cluster;
 use spirula_messages::cluster::control::{OsdBoot, Since, WHOLE_OSDMAP};
 use spirula_pg::{Backoffs, Pg, PgEvent};
-use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
+use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer};
 use spirula_types::{AddrVec, EntityType, SpgId};
 use std::sync::Arc;
 use std::time::Duration;
 
-impl Osd {
+/// The link to the manager, which maps name.
+#[derive(Debug, Default)]
+pub(crate) struct ManagerLink {
+    link: Option<Link>,
+    /// The manager is there.
+    open: bool,
+    /// Where it is; blank if there is none.
+    addr: AddrVec,
+    /// When it is tried again.
+    retry: Duration,
+}
+
+impl ManagerLink {
+    /// Is this the link?
+    pub fn is(&self, id: LinkId) -> bool {
+        self.link.as_ref().is_some_and(|l| l.id() == id)
+    }
+
+    /// The link, if the manager is there.
+    pub fn open(&self) -> Option<&Link> {
+        self.link.as_ref().filter(|_| self.open)
+    }
+
+    /// A map names the manager at `addr`; true if that is another one than before, which is to be reached at once.
+    pub fn follow(&mut self, addr: AddrVec) -> bool {
+        if addr == self.addr {
+            return false;
+        }
+        self.close();
+        (self.addr, self.retry) = (addr, Duration::ZERO);
+        true
+    }
+
+    /// Opens the link, if there is none, there is a manager, and it is time.
+    fn reopen(&mut self, now: Duration, connect: impl FnOnce(&AddrVec) -> Link) {
+        if self.link.is_none() && now >= self.retry && !self.addr.is_blank() {
+            self.link = Some(connect(&self.addr));
+        }
+    }
+
+    /// A link is open; true if it is this one.
+    fn opened(&mut self, id: LinkId) -> bool {
+        let ours = self.is(id);
+        self.open |= ours;
+        ours
+    }
+
+    /// A link has ended; true if it was this one.
+    fn closed(&mut self, id: LinkId, now: Duration) -> bool {
+        let ours = self.is(id);
+        if ours {
+            (self.link, self.open, self.retry) = (None, false, now + RETRY);
+        }
+        ours
+    }
+
+    /// Closes it.
+    pub fn close(&mut self) {
+        self.open = false;
+        if let Some(link) = self.link.take() {
+            link.close();
+        }
+    }
+}
+
+impl OsdCore {
     pub(crate) fn opened(&mut self, link: Link, peer: Peer, outgoing: bool) {
         if outgoing {
             if self.mon.is(link.id()) {
                 self.mon.set_start("osdmap", self.maps.wanted());
-                let news = self.mon.opened();
+                let news = self.mon.opened_at(self.now.mono);
                 self.mon_news(link.id(), news);
-            } else if self.mgr.as_ref().is_some_and(|l| l.id() == link.id()) {
-                self.mgr_open = true;
+            } else if self.mgr.opened(link.id()) {
                 self.reporter.want_full();
             }
             self.peer_opened(link.id(), false);
@@ -33,18 +98,18 @@ impl Osd {
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {
-        let now = clock::monotonic();
+        let now = self.now.mono;
         if self.mon.is(id) {
-            let news = self.mon.closed(&ended.why);
+            let news = self.mon.closed_at(self.now.mono, &ended.why);
             self.mon_news(id, news);
-        } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
-            (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
+        } else if self.mgr.closed(id, now) {
+            // It is opened again soon.
         } else if self.sessions.remove(&id).is_some() {
             // Its requests need no answer any more.
             self.early.closed(id);
             self.unread.closed(id);
             self.waiting_closed(id);
-            let asked = self.ops.values().any(|p| p.link == id);
+            let asked = self.requests.any_of(id);
             let minds = |p: &Pg| asked || p.minds_connection(id);
             let pgs: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| minds(p)).map(|(pg, _)| *pg).collect();
             for pg in pgs {
@@ -55,16 +120,12 @@ impl Osd {
         }
     }
 
-    pub(crate) fn connect(&self, to: &AddrVec, kind: EntityType) -> Link {
-        self.hub.connect(&self.me, &self.login, &self.mailbox.sink(), to, kind, &self.on)
-    }
-
     /// What the link to the monitor has to say. `id` is that link's; only what came over it has messages.
     pub(crate) fn mon_news(&mut self, id: LinkId, news: Vec<MonNews>) {
         for n in news {
             match n {
                 MonNews::Opened => {
-                    self.peers.found_monitor(clock::monotonic());
+                    self.peers.found_monitor(self.now.mono);
                     self.clog.reconnected();
                     if self.maps.wants_whole() {
                         self.ask_for_maps();
@@ -80,15 +141,14 @@ impl Osd {
     }
 
     pub(crate) fn keep_links(&mut self, now: Duration) {
-        if self.life == Life::Stopped {
+        if self.life.is_over() {
             return;
         }
-        let news = self.mon.tick();
+        let news = self.mon.tick_at(now);
         self.mon_news(0, news);
-        if self.mgr.is_none() && now >= self.mgr_retry && !self.mgr_addr.is_blank() {
-            self.mgr = Some(self.connect(&self.mgr_addr.clone(), EntityType::Mgr));
-        }
-        if self.mon.is_open() && self.life == Life::Booting && now.saturating_sub(self.boot_sent) >= RETRY {
+        let (outside, me) = (&self.outside, &self.me);
+        self.mgr.reopen(now, |to| outside.connect(me, to, EntityType::Mgr, Watch::Usual));
+        if self.mon.is_open() && self.life.may_boot_again(now) {
             self.send_boot();
         }
         let open = self.opener();
@@ -108,11 +168,11 @@ impl Osd {
     pub(crate) fn send_boot(&mut self) {
         // Without a map from before we are up we could not tell since when our intervals are: what
         // primaries of the first ones send would look too old.
-        if self.life != Life::Booting || self.maps.epoch() == 0 {
+        if !self.life.is_booting() || self.maps.epoch() == 0 {
             return;
         }
-        let now = clock::monotonic();
-        self.boot_sent = now;
+        let now = self.now.mono;
+        self.life.boots(now);
         // One that was marked down though it lived waits until it and the others hear each other: the monitor's decision.
         let (unheard, healthy) = (self.peers.unheard(now, self.grace()), self.is_healthy(now));
         let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
@@ -138,10 +198,10 @@ impl Osd {
             hb_front: self.me.addrs.clone(),
             features: self.me.features,
             newest_map: self.maps.epoch(),
-            was_up: self.was_up,
+            was_up: self.life.was_up(),
             unheard,
             healthy,
-            quiet: self.quiet,
+            quiet: self.life.quiet(),
             size_bytes,
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),

@@ -13,22 +13,20 @@
 //!
 //! The memory is that of the payload, and of what it compresses to, which is less.
 
-use crate::daemon::{Osd, OsdEvent};
+use crate::osd::{OsdCore, OsdEvent};
 use crate::waits::What;
 use spirula_pg::{PgEvent, Token};
-use spirula_runtime::clock;
 use spirula_store::Packed;
 use spirula_types::SpgId;
 use spirula_types::transaction::Transaction;
 
-impl Osd {
+impl OsdCore {
     /// Has a helper thread compress what a transaction brings, if that is much. `None`: its PG waits for that.
     pub(crate) fn pack_first(&mut self, id: SpgId, token: Token, txn: Transaction) -> Option<Transaction> {
         let store = self.store.as_ref().filter(|_| !self.waits.hurried);
         let Some(packing) = store.and_then(|s| s.packing(&txn)) else { return Some(txn) };
-        self.waits.begin(id, (token, txn), What::Packing, clock::monotonic());
-        let mailbox = self.mailbox.clone();
-        self.hub.work(&self.on, move || mailbox.push(OsdEvent::Packed(id, token, packing.run())));
+        self.waits.begin(id, (token, txn), What::Packing, self.now.mono);
+        self.outside.work(Box::new(move || OsdEvent::Packed(id, token, packing.run())));
         None
     }
 
@@ -51,7 +49,7 @@ impl Osd {
             self.refused_while_packing(id, wait, &e);
             return Vec::new();
         }
-        wait.wishes.drain(..).for_each(|wish| self.effects.push_back((id, wish)));
+        self.agenda.wish(id, std::mem::take(&mut wait.wishes));
         wait.told().collect()
     }
 

@@ -22,7 +22,7 @@
 //!
 //! Between hosts that are cut off from each other TCP asks ever more rarely whether the other host
 //! is there. Therefore links for heartbeats are made anew when nothing is acknowledged for 1.5 s
-//! (`Hub::connect_watched`), and are tried again about every second. When a heartbeat link goes on
+//! ([`crate::outside::Watch::Closely`]), and are tried again about every second. When a heartbeat link goes on
 //! over a new connection, the link for data is made anew at once, too, and what waits in its
 //! session arrives.
 //!
@@ -580,29 +580,35 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spirula_runtime::auth::NoneLogin;
-    use spirula_runtime::{Hub, LinkMode, NetSink, Peer as Me};
-    use spirula_types::{EntityAddr, EntityType};
+    use spirula_runtime::Network;
+    use spirula_types::EntityAddr;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn addr(port: u16) -> AddrVec {
         AddrVec(vec![EntityAddr::v2(([10, 0, 0, 1], port).into(), 7)])
     }
 
-    /// One peer, with links that never get anywhere: their fate is told by the test.
+    /// Links that never get anywhere: their fate is told by the test.
+    #[derive(Default)]
+    struct Nowhere(AtomicU64);
+
+    impl Network for Nowhere {
+        fn carry(&self, _: LinkId, _: Message) {}
+        fn close(&self, _: LinkId) {}
+        fn renew(&self, _: LinkId) {}
+        fn keep(&self, _: LinkId, _: bool) {}
+    }
+
+    /// One peer, with such links.
     struct World {
         peers: Peers,
-        rt: tokio::runtime::Runtime,
-        hub: Hub,
-        sink: NetSink,
+        nowhere: Arc<Nowhere>,
     }
 
     impl World {
         fn new(two_networks: bool) -> Self {
-            let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let hub = Hub::new(LinkMode::Tcp, spirula_buffer::PayloadPool::new(1 << 20));
-            let sink = NetSink::new(Arc::new(drop), Arc::default());
-            let mut w = Self { peers: Peers::default(), rt, hub, sink };
+            let mut w = Self { peers: Peers::default(), nowhere: Arc::default() };
             let front = addr(if two_networks { 4 } else { 3 });
             let addrs = OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: front };
             let open = w.opener();
@@ -611,9 +617,8 @@ mod tests {
         }
 
         fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
-            let (hub, sink, on) = (self.hub.clone(), self.sink.clone(), self.rt.handle().clone());
-            let login = NoneLogin::of(&Me::new(EntityType::Osd, "0"));
-            move |to, _| hub.connect(&Me::new(EntityType::Osd, "0"), &login, &sink, to, EntityType::Osd, &on)
+            let nowhere = self.nowhere.clone();
+            move |_, _| Link::carried(nowhere.0.fetch_add(1, Ordering::Relaxed), nowhere.clone())
         }
 
         fn link(&self, way: Way) -> LinkId {

@@ -6,7 +6,7 @@
 //! Attributes and omap are read inline: the store keeps what was used lately, and a miss costs one
 //! lookup in the store's metadata.
 
-use crate::daemon::Piece;
+use crate::osd::Piece;
 use bytes::Bytes;
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use spirula_store::{Read, ReadPlan, Store, StoreError};

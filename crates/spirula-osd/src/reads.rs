@@ -14,7 +14,7 @@
 //! whatever is written meanwhile ([`spirula_store::ReadPlan`]), and a PG's event is not
 //! interrupted: no transaction comes between the look at the count and the use.
 
-use crate::daemon::{Osd, OsdEvent, Piece};
+use crate::osd::{OsdCore, OsdEvent, Piece};
 use crate::reader::{StoreReader, read_error};
 use spirula_pg::exec::{Prefetch, Want};
 use spirula_pg::{OpId, PgEffect, PgEvent, ReadKey};
@@ -108,7 +108,52 @@ impl Fetches {
     }
 }
 
-impl Osd {
+/// A read ahead: for whom, and of what.
+type Ahead = (SpgId, ReadKey, Prefetch);
+
+/// Reads ahead: what is read, what has come, and what waits for memory.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    fetches: Fetches,
+    /// Bytes that helper threads are reading.
+    reading: u64,
+    /// Reads that wait for payload memory.
+    held: VecDeque<Ahead>,
+    /// The same of shards for other members.
+    held_shards: VecDeque<Ahead>,
+}
+
+impl Reads {
+    /// A transaction that changes an object is submitted.
+    pub fn changed(&mut self, object: &HObject) {
+        self.fetches.changed(object);
+    }
+
+    /// Keeps a read until there is memory for it.
+    pub fn hold(&mut self, id: SpgId, key: ReadKey, what: Prefetch) {
+        let held = if let ReadKey::Op(_) = key { &mut self.held } else { &mut self.held_shards };
+        held.push_back((id, key, what));
+    }
+
+    /// Does any read wait for memory?
+    pub fn any_held(&self) -> bool {
+        !(self.held.is_empty() && self.held_shards.is_empty())
+    }
+
+    /// Takes the next read that need not wait any more; those of shards first.
+    fn release(&mut self, must_wait: impl Fn(ReadKey) -> bool) -> Option<Ahead> {
+        let ready = |held: &VecDeque<Ahead>| held.front().is_some_and(|h| !must_wait(h.1));
+        if ready(&self.held_shards) {
+            self.held_shards.pop_front()
+        } else if ready(&self.held) {
+            self.held.pop_front()
+        } else {
+            None
+        }
+    }
+}
+
+impl OsdCore {
     /// Reads ahead in a helper thread.
     pub(crate) fn prefetch(&mut self, id: SpgId, key: ReadKey, what: &Prefetch) {
         let Some(store) = &self.store else { return };
@@ -118,29 +163,28 @@ impl Osd {
             return;
         }
         self.perf.parked_reads += 1;
-        self.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
-        let begin = |(object, offset, length, plan)| (self.fetches.begin(&object), object, offset, length, plan);
+        self.reads.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
+        let begin = |(object, offset, length, plan)| (self.reads.fetches.begin(&object), object, offset, length, plan);
         let plans: Vec<_> = plans.into_iter().map(begin).collect();
-        let mailbox = self.mailbox.clone();
-        self.hub.work(&self.on, move || {
+        self.outside.work(Box::new(move || {
             let read = |(of, object, offset, length, plan): (_, _, _, _, spirula_store::ReadPlan)| {
                 let data = plan.run_with_crc().map_err(|e| read_error(&e));
                 Piece { object, offset, length, data, of }
             };
-            mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
-        });
+            OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect())
+        }));
     }
 
     /// A helper thread has read what was wanted.
     pub(crate) fn fetch_done(&mut self, id: SpgId, key: ReadKey, pieces: Vec<Piece>) {
-        self.reading -= pieces.iter().map(|p| p.length).sum::<u64>();
+        self.reads.reading -= pieces.iter().map(|p| p.length).sum::<u64>();
         if let ReadKey::Op(op) = key {
             self.reads_for(op, false);
         }
         if self.pg_cfg.keeps_fetched() {
-            self.fetches.left.extend(pieces);
+            self.reads.fetches.left.extend(pieces);
         } else {
-            self.fetches.came(id, key, pieces);
+            self.reads.fetches.came(id, key, pieces);
         }
         self.feed_pg(id, PgEvent::Ready(key));
     }
@@ -148,10 +192,10 @@ impl Osd {
     /// What a PG may see of what was read, while it takes this event.
     pub(crate) fn fetched_for(&mut self, id: SpgId, event: &PgEvent) -> Vec<Piece> {
         if self.pg_cfg.keeps_fetched() {
-            return std::mem::take(&mut self.fetches.left);
+            return std::mem::take(&mut self.reads.fetches.left);
         }
         let PgEvent::Ready(key) = event else { return Vec::new() };
-        let pieces = self.fetches.take(id, *key);
+        let pieces = self.reads.fetches.take(id, *key);
         for p in &pieces {
             match &p.data {
                 Err(e) => self.bad.borrow_mut().note(&p.object, e),
@@ -169,34 +213,32 @@ impl Osd {
     /// The PG has seen what was read, and wishes this.
     pub(crate) fn fetched_seen(&mut self, id: SpgId, pieces: Vec<Piece>, wishes: &[PgEffect]) {
         if self.pg_cfg.keeps_fetched() {
-            self.fetches.left = pieces;
+            self.reads.fetches.left = pieces;
             return;
         }
-        self.fetches.seen(id, pieces, wishes);
+        self.reads.fetches.seen(id, pieces, wishes);
     }
 
     /// A request needs no answer any more: what was read for it, or is still to be read, is of no use.
     pub(crate) fn reads_gone(&mut self, id: SpgId, op: OpId) {
         let key = ReadKey::Op(op);
-        self.fetches.forget(id, key);
-        self.held_reads.retain(|(pg, k, _)| (*pg, *k) != (id, key));
+        self.reads.fetches.forget(id, key);
+        self.reads.held.retain(|(pg, k, _)| (*pg, *k) != (id, key));
     }
 
     /// Would another read ahead take memory that is not there?
     pub(crate) fn read_must_wait(&self, key: ReadKey) -> bool {
-        let pool = self.hub.pool();
-        must_wait(key, self.reading, pool.budget() as u64, pool.over_budget())
+        let pool = self.outside.pool();
+        must_wait(key, self.reads.reading, pool.budget() as u64, pool.over_budget())
     }
 
     /// Starts reads that were held back, as far as the budget goes.
     pub(crate) fn release_reads(&mut self) {
         loop {
-            let ready =
-                |held: &VecDeque<(SpgId, ReadKey, Prefetch)>| held.front().is_some_and(|h| !self.read_must_wait(h.1));
-            let next = match (ready(&self.held_shards), ready(&self.held_reads)) {
-                (true, _) => self.held_shards.pop_front(),
-                (false, true) => self.held_reads.pop_front(),
-                (false, false) => None,
+            let next = {
+                let pool = self.outside.pool();
+                let (reading, budget, over) = (self.reads.reading, pool.budget() as u64, pool.over_budget());
+                self.reads.release(|key| must_wait(key, reading, budget, over))
             };
             let Some((id, key, what)) = next else { return };
             self.prefetch(id, key, &what);

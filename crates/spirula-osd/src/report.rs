@@ -5,10 +5,12 @@
 //! report carries only the PGs that changed since the last acknowledged one, or all.
 
 use crate::maps::Maps;
+use crate::osd::OsdCore;
 use crate::perf::{Average, Perf};
 use bytes::Bytes;
 use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{OsdStatReport, PathTimes, PgState, StoreStatfs};
+use spirula_messages::Body;
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_pg::Pg;
 use spirula_store::{PoolSpace, Statfs};
@@ -19,6 +21,8 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_millis(10);
 const PERIOD: Duration = Duration::from_secs(1);
 const QUOTA_PERIOD: Duration = Duration::from_millis(100);
+/// A request that is older is slow.
+const SLOW: Duration = Duration::from_secs(30);
 /// A PG is reported again after so many epochs though nothing changed: the monitors keep the maps
 /// from the last epoch on in which every PG is known to have been clean.
 const REFRESH: Epoch = 100;
@@ -222,6 +226,37 @@ impl Reporter {
             hostname: f.hostname,
             config: f.config,
         }
+    }
+}
+
+impl OsdCore {
+    /// Reports to the manager, if it is time.
+    pub(crate) fn report(&mut self, now: Duration) {
+        let (Some(link), Some(statfs)) = (self.mgr.open(), self.space()) else { return };
+        if !self.reporter.due(now) {
+            return;
+        }
+        let link = link.clone();
+        let slow: Vec<Duration> = self.requests.older(now, SLOW).collect();
+        let small_paths = self.peers.small_paths(now, self.grace());
+        let slow_paths = self.slow_paths(now);
+        let facts = Facts {
+            id: self.cfg.id,
+            uuid: self.cfg.uuid,
+            maps: &self.maps,
+            pgs: &mut self.pgs,
+            statfs,
+            pools: self.store.as_ref().map(|s| s.pool_space().collect()).unwrap_or_default(),
+            perf: &self.perf,
+            hb_peers: self.peers.osds(),
+            slow_ops: slow.len() as u32,
+            slow_oldest: slow.into_iter().max().unwrap_or_default(),
+            small_paths,
+            slow_paths,
+            hostname: self.cfg.host.clone(),
+            config: self.cfg.settings.told(),
+        };
+        link.send(self.reporter.make(now, self.now.wall, facts).into_message(0));
     }
 }
 

@@ -7,13 +7,12 @@
 //! `scrub_priority` first and else in the order they were asked for, as far as the clients'
 //! latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
 
-use crate::daemon::Osd;
+use crate::osd::OsdCore;
 use crate::pace::{HANGS, Limit, Pacer};
 use serde_json::{Value, json};
 use spirula_maps::osdmap::opts::opt;
 use spirula_messages::cluster::control::OsdForce;
 use spirula_pg::{OpId, PgEvent, Reservation, TurnKind};
-use spirula_runtime::clock;
 use spirula_settings::Settings;
 use spirula_types::SpgId;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,7 +37,7 @@ const OF_SCRUBS: i64 = 5;
 
 /// The options that the scheduler obeys (Ceph's names).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Knobs {
+pub(crate) struct RecoveryOptions {
     /// `osd_max_backfills`: PGs that recover at a time, as primary and as target each.
     pub max_backfills: usize,
     /// `osd_recovery_max_active`, or that of the device's kind: objects recovered at a time.
@@ -53,7 +52,7 @@ pub(crate) struct Knobs {
     pub trim_sleep: Duration,
 }
 
-impl Knobs {
+impl RecoveryOptions {
     /// As the options say; `class` of the device: `hdd` or another.
     pub fn of(s: &Settings, class: &str) -> Self {
         let kind = if class == "hdd" { "hdd" } else { "ssd" };
@@ -88,7 +87,7 @@ struct Waiting {
 /// Reservations and turns of one OSD.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    pub(crate) knobs: Knobs,
+    pub(crate) options: RecoveryOptions,
     pub(crate) pacer: Pacer,
     granted: Vec<(SpgId, Reservation)>,
     waiting: VecDeque<Waiting>,
@@ -144,9 +143,9 @@ fn word(kind: TurnKind) -> &'static str {
 }
 
 impl Scheduler {
-    pub(crate) fn new(knobs: Knobs) -> Self {
+    pub(crate) fn new(options: RecoveryOptions) -> Self {
         Self {
-            knobs,
+            options,
             pacer: Pacer::default(),
             granted: Vec::new(),
             waiting: VecDeque::new(),
@@ -201,7 +200,7 @@ impl Scheduler {
     /// Gives reservations that are free. The higher priority first, then recovery by the log before backfill.
     fn grant(&mut self) {
         for local in [true, false] {
-            while self.granted.iter().filter(|(_, r)| is_local(r) == local).count() < self.knobs.max_backfills {
+            while self.granted.iter().filter(|(_, r)| is_local(r) == local).count() < self.options.max_backfills {
                 let of_side = self.waiting.iter().enumerate().filter(|(_, w)| is_local(&w.what) == local);
                 let key = |i: usize, w: &Waiting| (std::cmp::Reverse(w.priority), is_backfill(&w.what), i);
                 let Some(at) = of_side.min_by_key(|(i, w)| key(*i, w)).map(|(i, _)| i) else { break };
@@ -215,20 +214,20 @@ impl Scheduler {
     /// Objects that may be recovered at a time.
     fn width(&self) -> usize {
         let judged = (UNDER_WAY_BYTES / self.object_bytes.max(1)) as usize;
-        let most = match self.knobs.max_active_set {
-            true => self.knobs.max_active,
-            false => judged.clamp(self.knobs.max_active, UNDER_WAY_MAX.max(self.knobs.max_active)),
+        let most = match self.options.max_active_set {
+            true => self.options.max_active,
+            false => judged.clamp(self.options.max_active, UNDER_WAY_MAX.max(self.options.max_active)),
         };
         self.pacer.width(most, self.object_bytes + OBJECT_COST)
     }
 
-    /// When a turn that is wanted may be possible; `None` if none is.
-    pub(crate) fn next(&self) -> Option<Duration> {
+    /// When a turn that is wanted may be possible, as of `now`; `None` if none is.
+    pub(crate) fn next(&self, now: Duration) -> Option<Duration> {
         if self.turns.is_empty() {
             return None;
         }
         let sleeping = self.next_recovery.min(self.next_scrub).min(self.next_trim);
-        Some(self.pacer.next().min(sleeping.max(clock::monotonic() + Duration::from_millis(1))))
+        Some(self.pacer.next().min(sleeping.max(now + Duration::from_millis(1))))
     }
 
     /// How many PGs of some wait for a turn.
@@ -248,7 +247,7 @@ impl Scheduler {
             "clients": {"requests_looked_at": n, "p99_us": p99 as u64, "p99_without_background_us": base.map(|b| b as u64)},
             "limit_bytes_per_second": limit,
             "objects_at_a_time": self.width(),
-            "max_backfills": self.knobs.max_backfills,
+            "max_backfills": self.options.max_backfills,
             "reservations_held": self.granted.iter().map(|(pg, r)| json!({"pgid": pg.to_string(), "kind": kind(r)})).collect::<Vec<_>>(),
             "reservations_wanted": self.waiting.len(),
             "turns_wanted": self.turns.len(),
@@ -275,7 +274,7 @@ impl Scheduler {
             }
             let queues: Vec<Value> =
                 queues.into_iter().map(|(p, items)| json!({"priority": p, "items": items})).collect();
-            json!({"max_allowed": self.knobs.max_backfills, "min_priority": 0, "queues": queues, "in_progress": held})
+            json!({"max_allowed": self.options.max_backfills, "min_priority": 0, "queues": queues, "in_progress": held})
         };
         json!({"local_reservations": side(true), "remote_reservations": side(false)})
     }
@@ -290,7 +289,7 @@ fn kind(r: &Reservation) -> &'static str {
     }
 }
 
-impl Osd {
+impl OsdCore {
     pub(crate) fn reserve(&mut self, id: SpgId, what: Reservation) {
         let pool = self.maps.map().and_then(|m| m.pools.get(&id.pg.pool));
         let of_pool = pool.and_then(|p| p.opts.int(opt::RECOVERY_PRIORITY)).unwrap_or(0).clamp(-10, 10);
@@ -364,7 +363,7 @@ impl Osd {
         if self.sched.turns.is_empty() || !self.sched.pacer.may_begin() {
             return None;
         }
-        let now = clock::monotonic();
+        let now = self.now.mono;
         let local = self.sched.granted.iter().filter(|(_, r)| is_local(r));
         let under_way: usize = local.filter_map(|(pg, _)| self.pgs.get(pg)).map(|p| p.recovering()).sum();
         let room = self.sched.width().saturating_sub(under_way);
@@ -395,22 +394,22 @@ impl Osd {
             *s.given.entry(word(k)).or_default() += 1;
         }
         match kind {
-            Some(TurnKind::Recovery) => s.next_recovery = now + s.knobs.recovery_sleep,
-            Some(TurnKind::Scrub) => s.next_scrub = now + s.knobs.scrub_sleep,
+            Some(TurnKind::Recovery) => s.next_recovery = now + s.options.recovery_sleep,
+            Some(TurnKind::Scrub) => s.next_scrub = now + s.options.scrub_sleep,
             Some(TurnKind::Removal) => {
                 s.removals += 1;
                 s.pacer.worked(REMOVAL_COST);
             }
             Some(TurnKind::Trim) => {
-                s.next_trim = now + s.knobs.trim_sleep;
+                s.next_trim = now + s.options.trim_sleep;
                 s.pacer.worked(REMOVAL_COST);
             }
             None => {}
         }
         let work = match kind {
-            Some(TurnKind::Trim) if s.knobs.trim_sleep.is_zero() => TRIMS,
+            Some(TurnKind::Trim) if s.options.trim_sleep.is_zero() => TRIMS,
             Some(TurnKind::Trim) => 1,
-            _ if free && s.knobs.recovery_sleep.is_zero() => room.clamp(1, 8),
+            _ if free && s.options.recovery_sleep.is_zero() => room.clamp(1, 8),
             _ => 1,
         };
         Some((pg, PgEvent::Turn { work, piece: if free { PIECES.0 } else { PIECES.1 } }))
@@ -419,17 +418,17 @@ impl Osd {
     /// Time passed: the pace is adapted, turns that have become possible are given.
     pub(crate) fn schedule(&mut self, now: Duration) {
         // Requests are numbered in the order they came.
-        let waiting = self.ops.range(self.sched.hung..).map(|(op, p)| (*op, p.begun));
+        let waiting = self.requests.since(self.sched.hung);
         let oldest = self.sched.oldest(now, waiting);
-        let wall = clock::wall();
+        let wall = self.now.wall;
         let wall = Duration::new(wall.sec.into(), wall.nsec);
         self.sched.pacer.tick(now, wall, oldest);
         self.perform();
     }
 
     /// Takes over the options.
-    pub(crate) fn follow_knobs(&mut self) {
-        self.sched.knobs = Knobs::of(&self.cfg.settings, &self.cfg.device_class);
+    pub(crate) fn follow_options(&mut self) {
+        self.sched.options = RecoveryOptions::of(&self.cfg.settings, &self.cfg.device_class);
         self.sched.grant();
     }
 }
@@ -446,7 +445,7 @@ mod tests {
     fn scheduler() -> Scheduler {
         let mut settings = Settings::default();
         settings.set(Source::Override, "osd_max_backfills", "1").unwrap();
-        Scheduler::new(Knobs::of(&settings, "ssd"))
+        Scheduler::new(RecoveryOptions::of(&settings, "ssd"))
     }
 
     fn want(s: &mut Scheduler, seed: u32, what: Reservation, priority: i64) {
@@ -506,12 +505,12 @@ mod tests {
     #[test]
     fn options_have_cephs_names_and_the_devices_kind_decides() {
         let mut settings = Settings::default();
-        let ssd = Knobs::of(&settings, "ssd");
+        let ssd = RecoveryOptions::of(&settings, "ssd");
         assert_eq!((ssd.max_active, ssd.max_active_set, ssd.recovery_sleep), (10, false, Duration::ZERO));
-        assert_eq!(Knobs::of(&settings, "hdd").max_active, 3);
+        assert_eq!(RecoveryOptions::of(&settings, "hdd").max_active, 3);
         settings.set(Source::Mon, "osd_recovery_max_active", "5").unwrap();
         settings.set(Source::Mon, "osd_recovery_sleep", "0.25").unwrap();
-        let k = Knobs::of(&settings, "hdd");
+        let k = RecoveryOptions::of(&settings, "hdd");
         assert_eq!((k.max_active, k.max_active_set, k.recovery_sleep), (5, true, Duration::from_millis(250)));
     }
 
@@ -521,7 +520,7 @@ mod tests {
         assert_eq!(s.width(), 12);
         (0..100).for_each(|_| s.recovered(1, 4096));
         assert_eq!(s.width(), UNDER_WAY_MAX);
-        (s.knobs.max_active, s.knobs.max_active_set) = (3, true);
+        (s.options.max_active, s.options.max_active_set) = (3, true);
         assert_eq!(s.width(), 3);
     }
 }

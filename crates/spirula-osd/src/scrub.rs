@@ -3,7 +3,7 @@
 //! A map is made in small steps between other events: names, attributes and omap pages here,
 //! data by a helper thread, one piece after the other, past every cache.
 
-use crate::daemon::{Osd, OsdEvent};
+use crate::osd::{OsdCore, OsdEvent};
 use crate::reader::StoreReader;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -15,7 +15,6 @@ use spirula_messages::cluster::control::OsdScrub;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapRange};
 use spirula_pg::{Pg, PgEvent};
-use spirula_runtime::clock;
 use spirula_settings::Settings;
 use spirula_store::{Read, StoreError};
 use spirula_types::{HObject, PgId, SpgId};
@@ -78,7 +77,7 @@ struct Present {
 
 /// The options that scrubs obey (Ceph's names).
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Knobs {
+struct ScrubOptions {
     /// Scrubs at a time that this OSD leads.
     max: usize,
     /// Seconds between shallow and between deep scrubs, unless the pool says otherwise.
@@ -100,7 +99,7 @@ const EVERY: (&str, f64) = ("osd_scrub_min_interval", 86_400.0);
 const AT_MOST: (&str, f64) = ("osd_scrub_max_interval", 604_800.0);
 const DEEP_EVERY: (&str, f64) = ("osd_deep_scrub_interval", 604_800.0);
 
-impl Knobs {
+impl ScrubOptions {
     fn of(s: &Settings) -> Self {
         let seconds = |(name, default): (&str, f64)| {
             s.get(name).and_then(|v| v.parse().ok()).filter(|v: &f64| *v > 0.0).unwrap_or(default)
@@ -140,7 +139,7 @@ struct Due {
 
 impl Due {
     /// From the last scrubs; half of the interval more for some PGs, as Ceph spreads them.
-    fn new(pg: PgId, (last, last_deep): (UTime, UTime), opts: &PoolOpts, k: &Knobs) -> Self {
+    fn new(pg: PgId, (last, last_deep): (UTime, UTime), opts: &PoolOpts, k: &ScrubOptions) -> Self {
         let every = |key, default: f64| opts.double(key).filter(|s| *s > 0.0).unwrap_or(default);
         let (last, last_deep) = (last.as_secs_f64(), last_deep.as_secs_f64());
         Self {
@@ -181,7 +180,7 @@ fn calendar(wall: UTime) -> (u32, u32) {
     ((hours % 24) as u32, ((hours / 24 + 4) % 7) as u32)
 }
 
-impl Osd {
+impl OsdCore {
     /// The manager passes on an order.
     pub(crate) fn scrub_ordered(&mut self, o: OsdScrub) {
         let led = self.pgs.iter().filter(|(_, p)| p.is_primary()).map(|(id, _)| *id);
@@ -194,7 +193,7 @@ impl Osd {
             }
         }
         self.scrubs.next_look = Duration::ZERO;
-        self.start_scrub(clock::monotonic());
+        self.start_scrub(self.now.mono);
     }
 
     /// Starts the next scrub, if few enough run and one is wanted or due.
@@ -203,7 +202,7 @@ impl Osd {
             return;
         }
         self.scrubs.next_look = now + LOOK_EVERY;
-        let k = Knobs::of(&self.cfg.settings);
+        let k = ScrubOptions::of(&self.cfg.settings);
         if self.scrubs.running.len() >= k.max {
             return;
         }
@@ -225,13 +224,13 @@ impl Osd {
     }
 
     /// The PG whose scrub is due longest.
-    fn due(&self, k: &Knobs) -> Option<Order> {
+    fn due(&self, k: &ScrubOptions) -> Option<Order> {
         let map = self.maps.map()?;
         if self.sched.is_recovering() && !k.during_recovery {
             return None;
         }
         let held = |flag| map.flags & flag != 0;
-        let now = clock::wall();
+        let now = self.now.wall;
         let (hour, day) = calendar(now);
         let (now, allowed) = (now.as_secs_f64(), k.allows(hour, day));
         let mut best: Option<(f64, Order)> = None;
@@ -247,7 +246,7 @@ impl Osd {
             let no_deep = held(flags::NODEEP_SCRUB) || p.flags & pool::flag::NODEEP_SCRUB != 0;
             let no_shallow = held(flags::NOSCRUB) || p.flags & pool::flag::NOSCRUB != 0;
             let order = |deep| Order { pg: *id, deep, repair: deep && k.auto_repair };
-            let no_deep = no_deep || self.scrubs.unread.get(id).is_some_and(|until| clock::monotonic() < *until);
+            let no_deep = no_deep || self.scrubs.unread.get(id).is_some_and(|until| self.now.mono < *until);
             for (at, deep, barred) in [(due.deep, true, no_deep), (due.shallow, false, no_shallow)] {
                 if !barred && now > at && best.as_ref().is_none_or(|(b, _)| at < *b) {
                     best = Some((at, order(deep)));
@@ -265,7 +264,7 @@ impl Osd {
 
     /// When each PG that this OSD leads is to be scrubbed, for `tell osd.N dump_scrubs`.
     pub(crate) fn dump_scrubs(&self) -> Value {
-        let (k, Some(map)) = (Knobs::of(&self.cfg.settings), self.maps.map()) else { return json!([]) };
+        let (k, Some(map)) = (ScrubOptions::of(&self.cfg.settings), self.maps.map()) else { return json!([]) };
         let at = |seconds: f64| UTime { sec: seconds.clamp(0.0, f64::from(u32::MAX)) as u32, nsec: 0 }.to_iso();
         let rows = self.pgs.iter().filter_map(|(id, pg)| {
             let due = Due::new(id.pg, pg.scrub_stamps()?, &map.pools.get(&id.pg.pool)?.opts, &k);
@@ -279,7 +278,7 @@ impl Osd {
 
     /// A PG's scrub has ended.
     pub(crate) fn scrub_ended(&mut self, pg: SpgId, done: bool, unread: bool) {
-        let now = clock::monotonic();
+        let now = self.now.mono;
         self.scrubs.unread.retain(|_, until| now < *until);
         if unread {
             self.scrubs.unread.insert(pg, now + UNREAD_AGAIN);
@@ -326,7 +325,7 @@ impl Osd {
         self.scrubs.jobs += 1;
         self.scrubs.job = Some(Job { scan, left, map: ScrubMap::default(), failed, now: None });
         // Not answered on the spot: the PG may be in the middle of something.
-        self.mailbox.push(OsdEvent::ScrubStep(self.scrubs.jobs, None));
+        self.outside.later(OsdEvent::ScrubStep(self.scrubs.jobs, None));
     }
 
     /// The next step of the map; `data`: the piece that was read.
@@ -364,7 +363,7 @@ impl Osd {
         let Some(p) = &mut j.now else {
             j.now = Some(begin(&reader, &object, j.scan.deep));
             self.sched.scrubbed(OBJECT_COST);
-            self.mailbox.push(OsdEvent::ScrubStep(job, None));
+            self.outside.later(OsdEvent::ScrubStep(job, None));
             return;
         };
         if j.scan.deep && !p.copy.read_error {
@@ -383,18 +382,17 @@ impl Osd {
                     }
                     Err(_) => p.copy.read_error = true,
                 }
-                self.mailbox.push(OsdEvent::ScrubStep(job, None));
+                self.outside.later(OsdEvent::ScrubStep(job, None));
                 return;
             }
             if p.offset < p.copy.size {
                 match store.read_uncached(&object, p.offset, PIECE.min(p.copy.size - p.offset)) {
                     Ok(Read::NotReady(plan)) => {
-                        let mailbox = self.mailbox.clone();
-                        self.hub.work(&self.on, move || mailbox.push(OsdEvent::ScrubStep(job, Some(plan.run()))));
+                        self.outside.work(Box::new(move || OsdEvent::ScrubStep(job, Some(plan.run()))));
                     }
-                    Ok(Read::Ready(data)) => self.mailbox.push(OsdEvent::ScrubStep(job, Some(Ok(data)))),
-                    Ok(Read::Missing) => self.mailbox.push(OsdEvent::ScrubStep(job, Some(Ok(Bytes::new())))),
-                    Err(e) => self.mailbox.push(OsdEvent::ScrubStep(job, Some(Err(e)))),
+                    Ok(Read::Ready(data)) => self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(data)))),
+                    Ok(Read::Missing) => self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(Bytes::new())))),
+                    Err(e) => self.outside.later(OsdEvent::ScrubStep(job, Some(Err(e)))),
                 }
                 return;
             }
@@ -406,7 +404,7 @@ impl Osd {
             j.map.0.push((object, p.copy));
         }
         j.left.pop_front();
-        self.mailbox.push(OsdEvent::ScrubStep(job, None));
+        self.outside.later(OsdEvent::ScrubStep(job, None));
     }
 }
 
@@ -439,14 +437,14 @@ mod tests {
     #[test]
     fn hours_and_days_may_pass_midnight_and_the_weeks_end() {
         let mut s = Settings::default();
-        let any = Knobs::of(&s);
+        let any = ScrubOptions::of(&s);
         assert!(any.allows(0, 0) && any.allows(23, 6) && any.max == 1);
         for (name, value) in [("osd_scrub_begin_hour", "22"), ("osd_scrub_end_hour", "6")] {
             s.set(spirula_settings::Source::Mon, name, value).unwrap();
         }
-        let night = Knobs::of(&s);
+        let night = ScrubOptions::of(&s);
         assert!(night.allows(22, 3) && night.allows(5, 3) && !night.allows(6, 3) && !night.allows(12, 3));
-        let weekend = Knobs { hours: (0, 0), days: (6, 1), ..night };
+        let weekend = ScrubOptions { hours: (0, 0), days: (6, 1), ..night };
         assert!(weekend.allows(1, 6) && weekend.allows(1, 0) && !weekend.allows(1, 1));
         // Saturday, 21 November 2026, 18:41 UTC.
         assert_eq!(calendar(UTime { sec: 1_795_286_460, nsec: 0 }), (18, 6));
@@ -454,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_is_due_follows_the_pool_then_the_options() {
-        let k = Knobs::of(&Settings::default());
+        let k = ScrubOptions::of(&Settings::default());
         let pg = PgId::new(3, 7);
         let stamp = |sec| UTime { sec, nsec: 0 };
         let due = Due::new(pg, (stamp(1_000_000), stamp(900_000)), &PoolOpts::default(), &k);

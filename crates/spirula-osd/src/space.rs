@@ -1,6 +1,6 @@
 //! How full the store is, and which requests a full one refuses.
 
-use crate::daemon::Osd;
+use crate::osd::OsdCore;
 use spirula_maps::osdmap::opts::opt;
 use spirula_maps::osdmap::state;
 use spirula_maps::{OsdMap, PgPool};
@@ -14,7 +14,7 @@ const KEPT_BACK: u64 = 256 << 20;
 /// Use above which nothing that grows is written.
 const FAILSAFE_RATIO: f64 = 0.97;
 
-/// Space of a store as it is offered: see [`Osd::space`]. `waits`: a PG waits for room.
+/// Space of a store as it is offered: see [`OsdCore::space`]. `waits`: a PG waits for room.
 fn offered(store: &Store, waits: bool) -> Statfs {
     let mut s = store.statfs();
     let kept = (s.total / 8).min(KEPT_BACK);
@@ -40,7 +40,7 @@ pub(crate) fn is_failsafe_full(store: &Store, waits: bool) -> bool {
     is_above(&offered(store, waits), FAILSAFE_RATIO)
 }
 
-impl Osd {
+impl OsdCore {
     /// Space of the store as it is reported: some is kept back for what is on its way when
     /// the cluster learns that it is full, and for deleting. What lies beside the data space counts, too, so
     /// that what is used is what the host's disk has of it.

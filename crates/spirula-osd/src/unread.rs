@@ -24,15 +24,15 @@
 //! of erasure-coded objects, which wait for shards, are kept here from a quarter on.
 //!
 //! Watchers are told things that they did not ask for. One that has not taken as much as it might have asked for, twice over,
-//! loses its connection ([`Osd::tell_client`]), and with it what it was told; its watches go on without it until their time is over,
+//! loses its connection ([`OsdCore::tell_client`]), and with it what it was told; its watches go on without it until their time is over,
 //! and it is told again what is under way when it comes back.
 //!
 //! If the memory is used up all the same, by very many such clients, those that have taken nothing
 //! for [`STUCK`] lose their connections, and with them what was read for them. They ask again when
 //! they go on.
 
-use crate::daemon::{Osd, Pending, Session, shown};
 use crate::history::Open;
+use crate::osd::{OsdCore, Pending, Session, shown};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, MWatchNotify};
 use spirula_messages::{Body, Message};
@@ -178,10 +178,10 @@ fn what_of(pg: PgId, object: &[u8], first: Option<&OsdOp>, count: usize) -> Stri
     format!("{pg} {} [{first}{more}]", object.escape_ascii())
 }
 
-impl Osd {
+impl OsdCore {
     /// Bytes of the payloads' budget that are free.
     pub(crate) fn free_memory(&self) -> usize {
-        let pool = self.hub.pool();
+        let pool = self.outside.pool();
         pool.budget().saturating_sub(pool.outstanding())
     }
 
@@ -255,14 +255,14 @@ impl Osd {
             return;
         }
         let mut m = m.into_message(0);
-        let pool = self.hub.pool();
+        let pool = self.outside.pool();
         (m.front, m.data) = (pool.count(m.front), pool.count(m.data));
         s.link.send(m);
     }
 
     /// Closes the connections of clients that have taken nothing for long, where memory is used up.
     pub(crate) fn close_stuck(&self, now: Duration) {
-        if !self.hub.pool().over_budget() {
+        if !self.outside.pool().over_budget() {
             return;
         }
         for s in self.sessions.values() {
@@ -289,7 +289,7 @@ impl Osd {
 
     /// For a request is read from the disk now, or (not `reading`) no more: it waits in its PG.
     pub(crate) fn reads_for(&mut self, op: OpId, reading: bool) {
-        let Some(p) = self.ops.get_mut(&op).filter(|p| p.reading != reading) else { return };
+        let Some(p) = self.requests.get_mut(op).filter(|p| p.reading != reading) else { return };
         p.reading = reading;
         if let Some(s) = self.sessions.get_mut(&p.link) {
             let before = s.owed.of(!reading);
@@ -306,7 +306,7 @@ impl Osd {
             let op = shown(peer, tid, format!("osd_op({}:{tid} {what})", peer.name()));
             Some(Open { op, age, stands })
         };
-        let taken = self.ops.values().filter_map(|p| {
+        let taken = self.requests.all().filter_map(|(_, p)| {
             let (object, first, count) = &p.what;
             let what = what_of(p.pg, object, first.as_ref(), *count);
             one(p.link, p.tid, what, now.saturating_sub(p.begun), "started")

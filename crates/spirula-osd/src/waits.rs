@@ -6,7 +6,7 @@
 //! Ceph's requests wait in a full cluster: what it wishes for from that transaction on, and what it would be told, are
 //! kept in order, and the transaction is tried again until there is room. Nothing of it is acknowledged meanwhile. The OSD
 //! calls itself full as long: neither it nor a primary that has it for a member takes what grows, and deletions in
-//! other PGs make room ([`Osd::space`]). A transaction that the store refuses for another reason that lies in the
+//! other PGs make room ([`OsdCore::space`]). A transaction that the store refuses for another reason that lies in the
 //! transaction (too large: that cannot happen, since all look at one table before) waits as well: that PG stands still,
 //! and says so, not the OSD.
 //!
@@ -31,10 +31,10 @@
 //! follow each other in one place; answers by what was asked for; messages of other members and orders by a number, beyond
 //! which they are dropped. They may be: every exchange between members is repeated until it is answered.
 
-use crate::daemon::{Osd, stored};
+use crate::osd::{OsdCore, stored};
 use bytes::Bytes;
 use spirula_pg::{OpId, PgEffect, PgEvent, Stored, Token, info_key};
-use spirula_runtime::{LinkId, clock};
+use spirula_runtime::LinkId;
 use spirula_store::{Packed, StoreError};
 use spirula_types::SpgId;
 use spirula_types::transaction::Transaction;
@@ -239,7 +239,7 @@ impl Wait {
     }
 }
 
-impl Osd {
+impl OsdCore {
     /// Does a PG wait for room?
     pub fn waits_for_room(&self) -> bool {
         self.waits.any_for_room()
@@ -257,14 +257,14 @@ impl Osd {
             return;
         }
         let what = self.say_refused(id, e);
-        self.waits.begin(id, (token, txn), what, clock::monotonic());
+        self.waits.begin(id, (token, txn), what, self.now.mono);
     }
 
     /// The same of what was being packed.
     pub(crate) fn refused_while_packing(&mut self, id: SpgId, mut wait: Wait, e: &StoreError) {
         wait.what = self.say_refused(id, e);
-        wait.since = clock::monotonic();
-        self.waits.put(id, wait, clock::monotonic());
+        wait.since = self.now.mono;
+        self.waits.put(id, wait, self.now.mono);
     }
 
     fn say_refused(&mut self, id: SpgId, e: &StoreError) -> What {
@@ -272,7 +272,7 @@ impl Osd {
             StoreError::NoSpace { .. } => (What::Room, "waits for room"),
             _ => (What::Taking, "stands still, its store refuses a change"),
         };
-        self.clog.say(true, format!("pg {id} {why}: {e}"));
+        self.say(true, format!("pg {id} {why}: {e}"));
         self.reporter.changed();
         what
     }
@@ -284,13 +284,13 @@ impl Osd {
         let must_hear = pg.must_hear(&event);
         if wait.what == What::Packing && (must_hear || wait.is_crowded(&event)) {
             let kept = self.end_packing(id, &Packed::default());
-            kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
+            self.agenda.tell_first(id, kept.into_iter().chain([event]));
         } else if must_hear {
             let kept = self.fall_back(id);
             if self.waits.refused(id) {
                 self.fail(&format!("pg {id} was replaced while it waited for room, and {NO_ROOM} to write that down"));
             }
-            kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
+            self.agenda.tell_first(id, kept.into_iter().chain([event]));
         } else {
             let knows = matches!(&event, PgEvent::ConnClosed(conn) if pg.knows(*conn) || pg.minds_connection(*conn));
             self.waits.pgs.get_mut(&id)?.keep(event, knows);
@@ -323,8 +323,8 @@ impl Osd {
             self.effect(id, wish);
         }
         self.tell_now(id, PgEvent::Unstored(wait.held.0, Box::new(held)));
-        while let Some(at) = self.effects.iter().position(|(pg, _)| *pg == id) {
-            self.effects.remove(at).into_iter().for_each(|(_, wish)| self.effect(id, wish));
+        while let Some(wish) = self.agenda.next_wish_of(id) {
+            self.effect(id, wish);
         }
         self.reporter.changed();
         wait.told().collect()
@@ -334,7 +334,7 @@ impl Osd {
     pub(crate) fn end_wait(&mut self, id: SpgId) -> bool {
         if self.waits.refused(id) {
             let kept = self.fall_back(id);
-            kept.into_iter().for_each(|e| self.answers.push_back((id, e)));
+            self.agenda.tell(id, kept);
             self.perform();
         }
         self.was_taken(&[id])
@@ -384,7 +384,7 @@ impl Osd {
             return false;
         }
         tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
-        self.effects.extend(std::mem::take(&mut wait.wishes).into_iter().map(|e| (id, e)));
+        self.agenda.wish(id, std::mem::take(&mut wait.wishes));
         self.perform();
         // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it waited for may be over.
         wait.told().for_each(|event| self.answer_pg(id, event));
@@ -398,7 +398,7 @@ impl Osd {
         match self.held_of(id) {
             Ok(Some(held)) => {
                 let kept = self.fall_back_to(id, held);
-                kept.into_iter().for_each(|e| self.answers.push_back((id, e)));
+                self.agenda.tell(id, kept);
                 self.perform();
             }
             // A split or a merge: only its own end can help.

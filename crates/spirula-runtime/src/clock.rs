@@ -1,4 +1,4 @@
-//! The one place that reads clocks. A thread that simulates is given its time instead.
+//! The one place that reads clocks. The thread of a test may be given its time instead.
 //!
 //! The monotonic clock is CLOCK_BOOTTIME, which goes on while the machine is suspended; `std`'s
 //! `Instant` (CLOCK_MONOTONIC) stands still. Read leases are counted on it (`spirula_pg::Leases`).

@@ -2,7 +2,6 @@
 
 use crate::auth::{Authenticator, Login};
 use crate::link::{Link, NetEvent, NetSink, Peer};
-use crate::network::Network;
 use crate::{limits, tcp};
 use spirula_buffer::PayloadPool;
 use spirula_messenger::auth::ModePolicy;
@@ -59,8 +58,6 @@ struct Inner {
     local: Mutex<HashMap<SocketAddr, Local>>,
     /// The IP that clients of this process have everywhere, see [`spirula_messenger::Endpoint::learned`].
     learned: Arc<OnceLock<IpAddr>>,
-    /// In place of sockets and threads.
-    network: Option<Arc<dyn Network>>,
 }
 
 /// The process's network. Cheap to clone.
@@ -99,21 +96,7 @@ impl Hub {
     /// A network whose payloads in flight are bounded by `pool`.
     pub fn new(mode: LinkMode, pool: PayloadPool) -> Self {
         let (modes, local, learned) = Default::default();
-        Self(Arc::new(Inner { mode, pool, modes, local, learned, network: None }))
-    }
-
-    /// A hub that opens no sockets and starts no threads: `network` takes all that.
-    pub fn over(network: Arc<dyn Network>, pool: PayloadPool) -> Self {
-        let (modes, local, learned) = Default::default();
-        Self(Arc::new(Inner { mode: LinkMode::Tcp, pool, modes, local, learned, network: Some(network) }))
-    }
-
-    /// Does work that blocks, beside the event loops.
-    pub fn work(&self, on: &Handle, work: impl FnOnce() + Send + 'static) {
-        match &self.0.network {
-            Some(network) => network.work(Box::new(work)),
-            None => drop(on.spawn_blocking(work)),
-        }
+        Self(Arc::new(Inner { mode, pool, modes, local, learned }))
     }
 
     /// The payload pool.
@@ -188,10 +171,6 @@ impl Hub {
         service: Service,
         on: &Handle,
     ) -> Result<Listener, NetError> {
-        if let Some(network) = &self.0.network {
-            let addrs = network.listen(ip, nonce, &service);
-            return Ok(Listener { addrs, hub: self.clone(), sockets: Vec::new(), tasks: Vec::new() });
-        }
         let (mut port, last) = ports;
         loop {
             match self.listen(&[(ip, port).into()], nonce, service.clone(), on) {
@@ -261,9 +240,6 @@ impl Hub {
         unacknowledged: Duration,
         on: &Handle,
     ) -> Link {
-        if let Some(network) = &self.0.network {
-            return network.connect(me, sink, to, kind, unacknowledged);
-        }
         match self.local(to) {
             Some(there) => Self::join(me, sink, there),
             None => {

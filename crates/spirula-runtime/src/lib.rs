@@ -39,7 +39,7 @@ pub use answers::Answers;
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Ended, Link, LinkId, NetEvent, NetSink, Peer};
-pub use mon_link::{MonLink, MonNews, MonWay};
+pub use mon_link::{MonLink, MonNews, MonWay, ToMonitor};
 pub use network::Network;
 pub use reactor::Reactors;
 pub use spirula_client::{Answer, Mons};

@@ -48,11 +48,17 @@ pub struct MonWay {
     pub on: Handle,
 }
 
+/// Opens a link to a monitor at an address.
+pub type ToMonitor = Box<dyn Fn(&AddrVec) -> Link + Send>;
+
 /// The link to one of the monitors.
+///
+/// What happens may be told with the monotonic time at which it is told (`…_at`), or as of now.
 pub struct MonLink {
     monitors: Monitors,
     link: Option<Link>,
-    way: MonWay,
+    connect: ToMonitor,
+    auth: DaemonAuth,
     renew: Duration,
 }
 
@@ -60,7 +66,14 @@ impl MonLink {
     /// One that goes to these monitors; nothing is sent before [`MonLink::tick`]. `hostname` is told
     /// with subscriptions.
     pub fn new(mons: Mons, hostname: &str, way: MonWay) -> Self {
-        Self { monitors: Monitors::new(mons, hostname), link: None, way, renew: Duration::ZERO }
+        let MonWay { hub, me, login, auth, sink, on } = way;
+        let connect = move |to: &AddrVec| hub.connect(&me, &login, &sink, to, EntityType::Mon, &on);
+        Self::over(mons, hostname, Box::new(connect), auth)
+    }
+
+    /// The same with links that `connect` opens; `auth`: whose tickets are renewed over them.
+    pub fn over(mons: Mons, hostname: &str, connect: ToMonitor, auth: DaemonAuth) -> Self {
+        Self { monitors: Monitors::new(mons, hostname), link: None, connect, auth, renew: Duration::ZERO }
     }
 
     /// Is this the link to the monitor?
@@ -80,27 +93,42 @@ impl MonLink {
 
     /// The link is open.
     pub fn opened(&mut self) -> Vec<MonNews> {
+        self.opened_at(clock::monotonic())
+    }
+
+    /// The same at `now`.
+    pub fn opened_at(&mut self, now: Duration) -> Vec<MonNews> {
         let mut out = Vec::new();
-        self.monitors.opened(clock::monotonic(), &mut out);
-        self.perform(out)
+        self.monitors.opened(now, &mut out);
+        self.perform(now, out)
     }
 
     /// The link ended, or could not be opened.
     pub fn closed(&mut self, why: &str) -> Vec<MonNews> {
+        self.closed_at(clock::monotonic(), why)
+    }
+
+    /// The same at `now`.
+    pub fn closed_at(&mut self, now: Duration, why: &str) -> Vec<MonNews> {
         self.link = None;
         let mut out = Vec::new();
-        self.monitors.closed(clock::monotonic(), why, &mut out);
-        self.perform(out)
+        self.monitors.closed(now, why, &mut out);
+        self.perform(now, out)
     }
 
     /// A message came over the link.
     pub fn message(&mut self, m: Message) -> Vec<MonNews> {
+        self.message_at(clock::monotonic(), m)
+    }
+
+    /// The same at `now`.
+    pub fn message_at(&mut self, now: Duration, m: Message) -> Vec<MonNews> {
         let mut out = Vec::new();
-        if self.monitors.message(clock::monotonic(), &m, &mut out) {
-            return self.perform(out);
+        if self.monitors.message(now, &m, &mut out) {
+            return self.perform(now, out);
         }
         if m.kind == kind::AUTH_REPLY {
-            self.way.auth.reply(&m);
+            self.auth.reply(&m);
             return Vec::new();
         }
         vec![MonNews::Message(m)]
@@ -108,13 +136,17 @@ impl MonLink {
 
     /// Looks after the session, and after tickets that end.
     pub fn tick(&mut self) -> Vec<MonNews> {
-        let now = clock::monotonic();
+        self.tick_at(clock::monotonic())
+    }
+
+    /// The same at `now`.
+    pub fn tick_at(&mut self, now: Duration) -> Vec<MonNews> {
         if now >= self.renew {
             self.renew_tickets(now);
         }
         let mut out = Vec::new();
         self.monitors.tick(now, &mut out);
-        self.perform(out)
+        self.perform(now, out)
     }
 
     /// When [`MonLink::tick`] wants to be called, on [`clock::monotonic`].
@@ -125,7 +157,7 @@ impl MonLink {
     fn renew_tickets(&mut self, now: Duration) {
         self.renew = now + RENEW;
         if let Some(link) = self.link.as_ref().filter(|_| self.monitors.is_open()) {
-            self.way.auth.requests().into_iter().for_each(|m| link.send(m));
+            self.auth.requests().into_iter().for_each(|m| link.send(m));
         }
     }
 
@@ -180,16 +212,16 @@ impl MonLink {
     fn call<T>(&mut self, f: impl FnOnce(&mut Monitors, &mut Vec<MonitorOut>) -> T) -> T {
         let mut out = Vec::new();
         let result = f(&mut self.monitors, &mut out);
-        self.perform(out);
+        // No session opens by it, which alone needs the time.
+        self.perform(self.renew, out);
         result
     }
 
     fn connect(&mut self, to: &AddrVec) {
-        let w = &self.way;
-        self.link = Some(w.hub.connect(&w.me, &w.login, &w.sink, to, EntityType::Mon, &w.on));
+        self.link = Some((self.connect)(to));
     }
 
-    fn perform(&mut self, out: Vec<MonitorOut>) -> Vec<MonNews> {
+    fn perform(&mut self, now: Duration, out: Vec<MonitorOut>) -> Vec<MonNews> {
         let mut news = Vec::new();
         for o in out {
             match o {
@@ -205,7 +237,7 @@ impl MonLink {
                     }
                 }
                 MonitorOut::Opened => {
-                    self.renew_tickets(clock::monotonic());
+                    self.renew_tickets(now);
                     news.push(MonNews::Opened);
                 }
                 MonitorOut::Lost(why) => news.push(MonNews::Lost(why)),

@@ -77,7 +77,7 @@ impl Scene {
 
     /// While a PG waits for room, what its other members need of it changes.
     pub fn press_who_waits(&mut self) {
-        let waits = |o: &mut OsdActor| o.osd().is_some_and(spirula_osd::Osd::waits_for_room);
+        let waits = |o: &mut OsdActor| o.osd().is_some_and(spirula_osd::OsdCore::waits_for_room);
         let short: Vec<ActorId> = self.short.keys().copied().collect();
         let Some(target) = short.into_iter().find(|o| self.world.with(*o, waits) == Some(true)) else { return };
         match self.extra_rng.below(4) {

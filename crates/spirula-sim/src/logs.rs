@@ -16,7 +16,7 @@ use crate::osd::OsdActor;
 use crate::scenario::Scene;
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
-use spirula_osd::Osd;
+use spirula_osd::OsdCore;
 use spirula_pg::{LogEntry, Look, Pg};
 use spirula_types::{EVersion, Epoch, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,7 @@ fn gap(look: &Look<'_>, shaped: Epoch, newest: usize) -> Option<String> {
 impl Scene {
     /// Looks at the copies of an OSD that did something.
     pub fn look_at_logs(&mut self, actor: ActorId) -> Result<(), Wrong> {
-        let now_ms = Osd::pg_time(self.world.local(actor).mono);
+        let now_ms = OsdCore::pg_time(self.world.local(actor).mono);
         let all = self.world.steps.is_multiple_of(EVERY);
         let (mut leaders, mut members, mut readers) = (Vec::new(), Vec::new(), Vec::new());
         let (acked, looked) = (&mut self.acked, &mut self.looked);
@@ -183,7 +183,7 @@ impl Scene {
     fn leaders_of(&mut self, pg: PgId) -> Vec<Leader> {
         let mut leaders = Vec::new();
         for actor in self.osds.clone() {
-            let now_ms = Osd::pg_time(self.world.local(actor).mono);
+            let now_ms = OsdCore::pg_time(self.world.local(actor).mono);
             let see = |o: &mut OsdActor| {
                 let p = o.osd()?.pgs().find(|p| p.id().pg == pg && p.would_write(now_ms))?;
                 Some(Leader::of(o.id, p, &p.look()?))
@@ -247,7 +247,7 @@ impl Scene {
             if self.world.is_paused(other) || !self.world.is_up(other) {
                 continue;
             }
-            let now_ms = Osd::pg_time(self.world.local(other).mono);
+            let now_ms = OsdCore::pg_time(self.world.local(other).mono);
             let reads = |o: &mut OsdActor| {
                 let (id, osd) = (o.id, o.osd()?);
                 let reads = |p: &&Pg| {

@@ -1,4 +1,4 @@
-//! An OSD in the world: the daemon itself, on a store that works in steps, with the world in
+//! An OSD in the world: the daemon's core itself, on a store that works in steps, with the world in
 //! place of sockets, helper threads and clocks.
 
 use crate::device::{Device, Lie, Order};
@@ -8,23 +8,17 @@ use crate::wire::{self, Wire, Wish};
 use crate::world::{Actor, ActorId, CLUSTER, End, Input, Local, Output, World};
 use spirula_buffer::PayloadPool;
 use spirula_messages::Message;
-use spirula_osd::{Control, Osd, OsdConfig, OsdEvent};
+use spirula_osd::{Now, OsdConfig, OsdCore, OsdEvent, Outside, Watch};
 use spirula_pg::PgConfig;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::{
-    Daemon, Ended, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Network, Peer, Service, clock, limits,
-};
+use spirula_runtime::{Ended, Link, LinkId, Mons, NetEvent, NetSink, Network, Peer, Service, limits};
 use spirula_settings::Settings;
 use spirula_store::{Devices, Identity, Store, StoreOptions};
 use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Timers.
 const TICK: u64 = 0;
@@ -46,18 +40,18 @@ fn ip(net: u8, osd: OsdId) -> IpAddr {
     IpAddr::from([10, 0, net, osd as u8])
 }
 
-/// The daemon wants the handle of an event loop, on which nothing is run here.
-fn no_loop() -> Option<Handle> {
-    static LOOP: OnceLock<Option<Runtime>> = OnceLock::new();
-    let made = LOOP.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
-    made.as_ref().map(|r| r.handle().clone())
+fn now(local: Local) -> Now {
+    Now { mono: local.mono, wall: local.wall }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Work = Box<dyn FnOnce() + Send>;
+type Work = Box<dyn FnOnce() -> OsdEvent + Send>;
+
+/// What the daemon is to be told, in order.
+type Mailbox = Arc<Mutex<VecDeque<OsdEvent>>>;
 
 #[derive(Default)]
 struct Wires {
@@ -77,6 +71,8 @@ struct Net {
     /// Actors of the OSDs, by number.
     osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
     wires: Mutex<Wires>,
+    mailbox: Mailbox,
+    pool: PayloadPool,
 }
 
 impl Net {
@@ -90,21 +86,34 @@ impl Net {
     }
 }
 
-impl Network for Net {
+impl Net {
+    /// Where the network's events go.
+    fn sink(&self) -> NetSink {
+        let mailbox = self.mailbox.clone();
+        NetSink::new(Arc::new(move |e| lock(&mailbox).push_back(OsdEvent::Net(e))), Arc::default())
+    }
+
+    /// The daemon is to be reached at `ip`; what is to be published in the maps.
     fn listen(&self, ip: IpAddr, nonce: u32, service: &Service) -> AddrVec {
         let addrs = AddrVec::one(EntityAddr::v2((ip, 6800).into(), nonce));
         lock(&self.wires).wishes.push(Wish::Listen(addrs.clone(), Box::new(service.clone())));
         addrs
     }
+}
 
-    fn connect(&self, me: &Peer, sink: &NetSink, to: &AddrVec, kind: EntityType, unacknowledged: Duration) -> Link {
+impl Outside for Net {
+    fn connect(&self, me: &Peer, to: &AddrVec, kind: EntityType, watch: Watch) -> Link {
+        let unacknowledged = match watch {
+            Watch::Usual => limits::TCP_UNACKNOWLEDGED,
+            Watch::Closely => limits::TCP_UNACKNOWLEDGED_WATCHED,
+        };
         let mut w = lock(&self.wires);
         w.next += 1;
         let conn = World::conn_numbers(self.actor) + w.next;
         let addr = to.msgr2();
         let there = self.to_actor(&addr);
         if let Some(actor) = there.filter(|_| kind == EntityType::Osd) {
-            let (me, sink) = (Box::new(me.clone()), sink.clone());
+            let (me, sink) = (Box::new(me.clone()), self.sink());
             w.wishes.push(Wish::Connect { link: conn, me, sink, to: addr, actor, unacknowledged });
         } else if let Some(to) = there {
             let peer = spirula_mon::Peer {
@@ -120,6 +129,22 @@ impl Network for Net {
         Link::carried(conn, this)
     }
 
+    fn work(&self, work: Work) {
+        lock(&self.wires).work.push(work);
+    }
+
+    fn later(&self, event: OsdEvent) {
+        lock(&self.mailbox).push_back(event);
+    }
+
+    fn stop_listening(&self) {}
+
+    fn pool(&self) -> &PayloadPool {
+        &self.pool
+    }
+}
+
+impl Network for Net {
     fn carry(&self, link: LinkId, message: Message) {
         lock(&self.wires).out.push(Output::Send(link, message));
     }
@@ -134,10 +159,6 @@ impl Network for Net {
 
     fn keep(&self, link: LinkId, keep: bool) {
         lock(&self.wires).wishes.push(Wish::Keep(link, keep));
-    }
-
-    fn work(&self, work: Work) {
-        lock(&self.wires).work.push(work);
     }
 }
 
@@ -223,12 +244,11 @@ impl Disk {
 }
 
 struct Running {
-    osd: Osd,
+    osd: OsdCore,
     /// Links to other OSDs.
     wire: Wire,
     net: Arc<Net>,
-    mailbox: Mailbox<OsdEvent>,
-    rx: UnboundedReceiver<OsdEvent>,
+    mailbox: Mailbox,
     /// What the store says is durable; told when the disk's time is over.
     durable: Arc<Mutex<Vec<u64>>>,
 }
@@ -314,7 +334,7 @@ impl OsdActor {
     }
 
     /// The daemon, while it runs.
-    pub fn osd(&self) -> Option<&Osd> {
+    pub fn osd(&self) -> Option<&OsdCore> {
         self.running.as_ref().map(|r| &r.osd)
     }
 
@@ -328,19 +348,19 @@ impl OsdActor {
     pub fn stop(&mut self) {
         if let Some(r) = &self.running {
             self.told = true;
-            r.mailbox.push(OsdEvent::Control(Control::Stop(oneshot::channel().0)));
+            lock(&r.mailbox).push_back(OsdEvent::Stop);
         }
     }
 
     fn start(&mut self, local: Local) -> Result<(), String> {
         self.incarnation += 1;
         (self.disk_failed, self.told, self.falls) = (None, false, 0);
-        let (mailbox, rx) = spirula_runtime::mailbox();
+        let mailbox = Mailbox::default();
         let durable = Arc::new(Mutex::new(Vec::new()));
         let (done, failed) = (durable.clone(), mailbox.clone());
         let store = self.disk.open(
             Box::new(move |seq| lock(&done).push(seq)),
-            Box::new(move |e| failed.push(OsdEvent::StoreFailed(e.to_string()))),
+            Box::new(move |e| lock(&failed).push_back(OsdEvent::StoreFailed(e.to_string()))),
         );
         let store = store.map_err(|e| format!("its store: {e}"))?;
         let net = Arc::new_cyclic(|this: &Weak<Net>| Net {
@@ -349,17 +369,24 @@ impl OsdActor {
             osds: self.place.osds.clone(),
             // Connection numbers are not used again.
             wires: Mutex::new(Wires { next: u64::from(self.incarnation) << 20, ..Wires::default() }),
+            mailbox: mailbox.clone(),
+            pool: PayloadPool::new(16 << 20),
         });
-        let cluster = if self.place.apart { CLUSTER } else { PUBLIC };
+        let auth = DaemonAuth::none();
+        let me = Peer::new(EntityType::Osd, &self.id.to_string());
+        let service = Service { me, sink: net.sink(), auth: auth.door(spirula_osd::grants) };
+        let public = net.listen(ip(PUBLIC, self.id), self.incarnation, &service);
+        let cluster = match self.place.apart {
+            true => net.listen(ip(CLUSTER, self.id), self.incarnation, &service),
+            false => public.clone(),
+        };
         let cfg = OsdConfig {
             id: self.id,
             fsid: self.disk.identity.fsid,
             uuid: self.disk.identity.osd_uuid,
             mons: Mons::new(self.place.mons.iter().map(|m| addr_of(*m)).collect(), self.rng.bits()),
-            public: ip(PUBLIC, self.id),
-            cluster: ip(cluster, self.id),
-            ports: (0, 0),
-            nonce: self.incarnation,
+            public,
+            cluster,
             host: self.place.host.clone(),
             location: BTreeMap::new(),
             device_class: String::new(),
@@ -367,14 +394,20 @@ impl OsdActor {
             metadata: BTreeMap::new(),
             settings: Settings::default(),
             pg: self.place.pg.clone(),
-            auth: DaemonAuth::none(),
+            auth,
         };
-        let hub = Hub::over(net.clone(), PayloadPool::new(16 << 20));
-        let on = no_loop().ok_or("no event loop")?;
-        let osd = Osd::start(cfg, hub, on, mailbox.clone(), store)?;
+        let osd = OsdCore::new(cfg, store, net.clone(), now(local))?;
         let wire = Wire::new(net.clone(), wire::numbers(local.id, self.incarnation), self.rng.fork());
-        self.running = Some(Running { osd, wire, net, mailbox, rx, durable });
+        self.running = Some(Running { osd, wire, net, mailbox, durable });
         Ok(())
+    }
+
+    /// The daemon runs no more.
+    fn gone(&mut self) {
+        if let Some(r) = self.running.take() {
+            // What it was not told holds links, and these hold whatever carries them.
+            lock(&r.mailbox).clear();
+        }
     }
 
     /// Lets the daemon handle what is in its mailbox, and the world take what it wants done.
@@ -387,17 +420,17 @@ impl OsdActor {
         (r.wire.most_parked, r.wire.session_bytes) = (parked, bytes);
         loop {
             let mut handled = 0;
-            while handled < BATCH
-                && let Ok(event) = r.rx.try_recv()
-            {
+            while handled < BATCH {
+                let event = lock(&r.mailbox).pop_front();
+                let Some(event) = event else { break };
                 if let OsdEvent::StoreFailed(why) = &event {
                     self.disk_failed.get_or_insert_with(|| why.clone());
                 }
-                r.osd.handle(event);
+                r.osd.handle(now(local), event);
                 handled += 1;
             }
             if handled > 0 {
-                r.osd.end_of_batch();
+                r.osd.end_of_batch(now(local));
             }
             let mut w = lock(&r.net.wires);
             let (wishes, sent) = (std::mem::take(&mut w.wishes), std::mem::take(&mut w.out));
@@ -439,11 +472,11 @@ impl OsdActor {
             let why = self.disk_failed.as_deref().map(|why| format!("its store stops: {why}"));
             let why = why.or_else(|| r.osd.failure().map(str::to_owned));
             self.ended = Some((why.or(told).unwrap_or_default(), self.disk.has_died()));
-            self.running = None;
+            self.gone();
             out.push(Output::Stop);
             return;
         }
-        let deadlines = [(TICK, r.osd.deadline()), (LINKS, r.wire.deadline())];
+        let deadlines = [(TICK, r.osd.deadline(local.mono)), (LINKS, r.wire.deadline())];
         for ((timer, deadline), armed) in deadlines.into_iter().zip(&mut self.armed) {
             // Its clock may run faster or slower than time does.
             let wait = deadline.saturating_sub(local.mono).as_micros() as i64;
@@ -475,7 +508,7 @@ impl OsdActor {
                 self.busy = false;
                 self.disk.settle();
                 for seq in std::mem::take(&mut *lock(&r.durable)) {
-                    r.mailbox.push(OsdEvent::Durable(seq));
+                    lock(&r.mailbox).push_back(OsdEvent::Durable(seq));
                 }
             }
             LINKS => r.wire.due(local.mono, out),
@@ -483,12 +516,12 @@ impl OsdActor {
                 let mut wires = lock(&r.net.wires);
                 let work = if wires.held { Vec::new() } else { std::mem::take(&mut wires.work) };
                 drop(wires);
-                work.into_iter().for_each(|w| w());
+                work.into_iter().for_each(|w| r.net.later(w()));
             }
             _ => {
-                if r.osd.deadline() <= local.mono {
-                    r.osd.tick();
-                    r.osd.end_of_batch();
+                if r.osd.deadline(local.mono) <= local.mono {
+                    r.osd.tick(now(local));
+                    r.osd.end_of_batch(now(local));
                 }
             }
         }
@@ -497,7 +530,6 @@ impl OsdActor {
 
 impl Actor for OsdActor {
     fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>) {
-        clock::give(Some((local.mono, local.wall)));
         match input {
             Input::Start if self.no_disk => out.push(Output::Stop),
             Input::Start => {
@@ -516,12 +548,12 @@ impl Actor for OsdActor {
                     let link = Link::carried(conn, r.net.clone());
                     let mut who = Peer::new(peer.kind, &peer.id);
                     (who.global_id, who.addrs, who.features) = (peer.global_id, peer.addrs, peer.features);
-                    r.mailbox.push(OsdEvent::Net(NetEvent::Opened { link, peer: who, outgoing }));
+                    lock(&r.mailbox).push_back(OsdEvent::Net(NetEvent::Opened { link, peer: who, outgoing }));
                 }
             }
             Input::Message { conn, message } => {
                 if let Some(r) = self.running.as_ref().filter(|_| self.open.contains(&conn)) {
-                    r.mailbox.push(OsdEvent::Net(NetEvent::Message(conn, message)));
+                    lock(&r.mailbox).push_back(OsdEvent::Net(NetEvent::Message(conn, message)));
                 }
             }
             Input::Called { conn, net, .. } => {
@@ -549,16 +581,15 @@ impl Actor for OsdActor {
                 };
                 let ended = Ended { why: why.to_owned(), refused, hung_up };
                 if let Some(r) = &self.running {
-                    r.mailbox.push(OsdEvent::Net(NetEvent::Closed(conn, ended)));
+                    lock(&r.mailbox).push_back(OsdEvent::Net(NetEvent::Closed(conn, ended)));
                 }
             }
         }
         self.pump(local, out);
-        clock::give(None);
     }
 
     fn crash(&mut self, rng: &mut Rng) {
-        self.running = None;
+        self.gone();
         self.open.clear();
         (self.busy, self.armed) = (false, [0; 2]);
         self.disk.crash(rng);

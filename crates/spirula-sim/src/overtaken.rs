@@ -66,12 +66,6 @@ pub struct Story {
     tid: u64,
 }
 
-impl Drop for Story {
-    fn drop(&mut self) {
-        spirula_runtime::clock::give(None);
-    }
-}
-
 impl Story {
     pub fn new(seed: u64, bug: Option<spirula_pg::Bug>) -> Self {
         let bug = bug.map(Bug::Pg);

@@ -238,7 +238,6 @@ pub fn run(o: &Options) -> Result<Report, Failure> {
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Err(Sign::Panic.of(format!("a panic: {}", text.unwrap_or_default())))
     });
-    spirula_runtime::clock::give(None);
     let time_us = s.world.now;
     result.map_err(|Wrong { sign, why }| Failure { seed: o.seed, time_us, sign, why })?;
     let mut epoch = 0;

@@ -297,7 +297,7 @@ impl Scene {
             return Some(format!("clients have epoch {}, monitors {epoch}", map.epoch));
         }
         for o in self.osds.clone() {
-            let at = self.world.with(o, |o: &mut OsdActor| (o.id, o.osd().map(spirula_osd::Osd::epoch)))?;
+            let at = self.world.with(o, |o: &mut OsdActor| (o.id, o.osd().map(spirula_osd::OsdCore::epoch)))?;
             if at.1 != Some(epoch) {
                 return Some(format!("osd.{} has epoch {:?}, monitors {epoch}", at.0, at.1));
             }

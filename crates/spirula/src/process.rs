@@ -11,6 +11,7 @@ use crate::cluster::host;
 use crate::cluster::mgr::{MgrDaemon, MgrMail, MgrSetup};
 use crate::cluster::mon::{MonDaemon, MonMail, MonSetup};
 use crate::cluster::osd::{self, Expected, OsdSetup};
+use crate::cluster::osd_shell::OsdMail;
 use crate::cluster::{self, CLUSTER, wait};
 use crate::dir::{ClusterDir, PidLock};
 use crate::memory::{Budget, SMALLEST};
@@ -19,7 +20,6 @@ use crate::size::Size;
 use crate::{keys, logs, net, signals, srv};
 use anyhow::{Context, anyhow, bail};
 use spirula_buffer::PayloadPool;
-use spirula_osd::{Control, OsdEvent};
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityAddr, Uuid};
@@ -83,7 +83,7 @@ struct Process {
 enum Running {
     Mon(Mailbox<MonMail>),
     Mgr(Mailbox<MgrMail>),
-    Osd(Mailbox<OsdEvent>),
+    Osd(Mailbox<OsdMail>),
 }
 
 impl Running {
@@ -93,7 +93,7 @@ impl Running {
         match self {
             Self::Mon(m) => m.push(MonMail::Stop(tx)),
             Self::Mgr(m) => m.push(MgrMail::Stop(tx)),
-            Self::Osd(m) => m.push(OsdEvent::Control(Control::Stop(tx))),
+            Self::Osd(m) => m.push(OsdMail::Stop(tx)),
         }
         wait(done, STOP_PATIENCE).is_some()
     }

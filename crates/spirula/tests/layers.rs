@@ -46,10 +46,8 @@ const DAEMONS: u8 = 3;
 /// Libraries that do I/O, keep time or start threads, and the crates that may use them.
 const CONFINED: &[(&str, &[&str])] = &[
     // spirula-block takes channels and locks of it, which need no runtime.
-    (
-        "tokio",
-        &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula-rados", "spirula-block", "spirula-lab", "spirula"],
-    ),
+    // spirula-rados names the loop that its links live on.
+    ("tokio", &["spirula-runtime", "spirula-rados", "spirula-block", "spirula-lab", "spirula"]),
     ("socket2", &["spirula-runtime"]),
     ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula-lab", "spirula"]),
     ("anyhow", &["spirula-lab", "spirula"]),
@@ -79,7 +77,7 @@ const PURE: &[&str] = &[
     "spirula-classes",
     "spirula-quorum",
     "spirula-tree",
-    // Its shell reads the clock and draws numbers through `spirula-runtime`, which a simulator replaces.
+    // It holds links of `spirula-runtime` and a store; what opens them and reads the clock is its shell in `spirula`.
     "spirula-osd",
 ];
 
@@ -87,6 +85,7 @@ const PURE: &[&str] = &[
 const WORLD: &[(&str, &str)] = &[
     ("spirula-store", "devices and the threads that write to them"),
     ("spirula-runtime", "the clock, sockets, threads, random numbers"),
+    ("spirula-rados", "the time at which its loop tells it something"),
     ("spirula-sim", "its command line and its threads; the world it simulates is pure"),
     ("spirula-lab", "what it measures with: the clock, /proc, devices, processes that it starts"),
     ("spirula", "processes, files, the terminal"),
@@ -99,6 +98,8 @@ const IMPURE: &[&str] = &["spirula-mon/src/store.rs"];
 const WORLDLY: &[&str] = &[
     "Instant::now",
     "SystemTime::now",
+    "clock::monotonic",
+    "clock::wall",
     "thread_rng",
     "getrandom",
     "std::thread",

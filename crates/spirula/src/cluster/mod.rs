@@ -9,6 +9,7 @@ pub mod host;
 pub mod mgr;
 pub mod mon;
 pub mod osd;
+pub mod osd_shell;
 mod recreate;
 pub mod store_facts;
 mod turns;
@@ -25,9 +26,10 @@ use anyhow::{Context, anyhow, bail};
 use mgr::{MgrDaemon, MgrSetup};
 use mon::{MonDaemon, MonSetup};
 use osd::{Expected, OpenStore, OsdSetup};
+use osd_shell::OsdMail;
 use serde_json::{Value, json};
 use spirula_buffer::PayloadPool;
-use spirula_osd::{Control, OsdEvent};
+use spirula_osd::OsdEvent;
 use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
@@ -96,7 +98,7 @@ fn expected(m: &Manifest, id: usize) -> Expected {
 
 /// An OSD's slot.
 enum OsdSlot {
-    Running(Mailbox<OsdEvent>),
+    Running(Mailbox<OsdMail>),
     Stopped(Stopped),
 }
 
@@ -415,7 +417,7 @@ impl Cluster {
         }
         for (id, why) in found.osds {
             if let Some(OsdSlot::Running(mailbox)) = locked(&self.0.osds).get(&(id as i32)) {
-                mailbox.push(OsdEvent::StoreFailed(why));
+                mailbox.push(OsdMail::Event(OsdEvent::StoreFailed(why)));
             }
         }
         let short = |(id, slot): (&i32, &OsdSlot)| matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id);
@@ -548,7 +550,7 @@ impl Cluster {
                 Some(OsdSlot::Stopped(_)) => bail!("osd.{id} is not running"),
                 Some(OsdSlot::Running(mailbox)) => {
                     let (tx, rx) = oneshot::channel();
-                    mailbox.push(OsdEvent::Control(Control::Stop(tx)));
+                    mailbox.push(OsdMail::Stop(tx));
                     rx
                 }
             }
@@ -605,7 +607,7 @@ impl Cluster {
             .filter_map(|(id, slot)| match slot {
                 OsdSlot::Running(mailbox) => {
                     let (tx, rx) = oneshot::channel();
-                    mailbox.push(OsdEvent::Control(Control::Stop(tx)));
+                    mailbox.push(OsdMail::Stop(tx));
                     Some((*id, rx))
                 }
                 OsdSlot::Stopped(_) => None,

@@ -1,10 +1,11 @@
 //! Starting an OSD: its store, its identity, its place.
 
+use super::osd_shell::{OsdDaemon, OsdMail, Place};
 use super::store_facts::Made;
 use super::{host, store_facts};
 use crate::memory::Budget;
 use anyhow::{Context, anyhow, bail};
-use spirula_osd::{Osd, OsdConfig, OsdEvent};
+use spirula_osd::{OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
@@ -59,8 +60,8 @@ pub struct OpenStore {
     store: Store,
     io: Io,
     made: Option<Made>,
-    mailbox: Mailbox<OsdEvent>,
-    rx: tokio::sync::mpsc::UnboundedReceiver<OsdEvent>,
+    mailbox: Mailbox<OsdMail>,
+    rx: tokio::sync::mpsc::UnboundedReceiver<OsdMail>,
 }
 
 impl OpenStore {
@@ -149,8 +150,8 @@ pub fn open_store(data: &Path, expected: Expected, budget: &Budget, io: Io, hub:
         data,
         Some(whole),
         &opts,
-        Box::new(move |seq| commit.push(OsdEvent::Durable(seq))),
-        Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
+        Box::new(move |seq| commit.push(OsdMail::Event(OsdEvent::Durable(seq)))),
+        Box::new(move |e| error.push(OsdMail::Event(OsdEvent::StoreFailed(e.to_string())))),
     )
     .map_err(cannot)?;
     let begun = made.as_ref().map(|m| format!(" {} {}", m.at, m.by)).unwrap_or_default();
@@ -162,7 +163,7 @@ pub fn open_store(data: &Path, expected: Expected, budget: &Budget, io: Io, hub:
 /// A running OSD.
 pub struct OsdHandle {
     /// Where its orders go.
-    pub mailbox: Mailbox<OsdEvent>,
+    pub mailbox: Mailbox<OsdMail>,
     /// Where it listens for clients.
     pub addrs: AddrVec,
 }
@@ -204,12 +205,8 @@ pub fn start(
         fsid,
         uuid: osd_uuid,
         mons: setup.mons,
-        public: setup.public,
-        cluster: setup.cluster,
-        ports: setup.ports,
-        // Every incarnation has its own, also within one process.
-        nonce: host::nonce().context("draw a number")?.wrapping_add(clock::monotonic().as_micros() as u32)
-            & 0x7fff_ffff,
+        public: AddrVec::default(),
+        cluster: AddrVec::default(),
         location: host::crush_location(location, &setup.host).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?,
         host: setup.host,
         device_class: setup.device_class,
@@ -219,7 +216,11 @@ pub fn start(
         pg: spirula_pg::PgConfig::default(),
         auth: setup.auth,
     };
-    let osd = Osd::start(cfg, hub.clone(), on.clone(), open.mailbox.clone(), open.store)
+    // Every incarnation has its own, also within one process.
+    let nonce = host::nonce().context("draw a number")?.wrapping_add(clock::monotonic().as_micros() as u32);
+    let (public, cluster, ports) = (setup.public, setup.cluster, setup.ports);
+    let place = Place { public, cluster, ports, nonce: nonce & 0x7fff_ffff };
+    let osd = OsdDaemon::start(cfg, &place, hub, on, open.mailbox.clone(), open.store)
         .map_err(|e| anyhow!("start osd.{id}: {e}"))?;
     let handle = OsdHandle { mailbox: open.mailbox.clone(), addrs: osd.addrs().clone() };
     let running = on.spawn(spirula_runtime::run(osd, open.mailbox, open.rx));

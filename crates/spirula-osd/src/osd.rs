@@ -1,72 +1,78 @@
-//! The OSD's loop: events in, effects performed.
+//! The OSD's core: events in, effects performed.
 //!
 //! An event goes to the PG it concerns; what the PG wants done is done at once, in order:
 //! transactions to the store, messages to links, reads to helper threads. Messages for one
 //! peer are gathered and sent together at the end of a batch.
+//!
+//! The core reads no clock, opens no socket, and starts no thread: each event comes with the time at
+//! which it is handled ([`Now`]), and what the core needs of its surroundings it asks of [`Outside`].
+//! The shell around it is in the binary (`spirula`, `cluster/osd_shell.rs`); the simulator is another.
+//!
+//! **Time stands still while an event is handled.** The shell reads the clocks after it has taken the
+//! event, so a read that is served under a lease is as of a moment at which its request had come
+//! and the lease was held, however long the event takes. A lease that is given counts from then,
+//! which is after its holder asked; a lease that is asked for counts from then, which is before the
+//! question leaves. Waits for leases that others hold end later for it, never earlier.
 
 use crate::access::{Rights, between_osds};
+use crate::agenda::Agenda;
 use crate::classes::ClassLists;
 use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::copies::Copies;
-use crate::follow::MAP_KEY;
+use crate::follow::{MAP_KEY, MapRetry};
 use crate::history::{History, Shown};
 use crate::intake::Early;
-use crate::life::Markdowns;
+use crate::life::Life;
+use crate::links::ManagerLink;
 use crate::maps::Maps;
+use crate::outbox::Outbox;
+use crate::outside::{Outside, Watch};
 use crate::passed::Passed;
 use crate::patience::Ran;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
-use crate::reader::{BadPlaces, StoreReader, rotten};
-use crate::reads::Fetches;
+use crate::reader::{BadPlaces, StoreReader};
+use crate::reads::Reads;
 use crate::report::Reporter;
-use crate::sched::{Knobs, Scheduler};
+use crate::requests::Requests;
+use crate::sched::{RecoveryOptions, Scheduler};
 use crate::scrub::Scrubs;
+use crate::submit::Committing;
 use crate::tell::Answer;
+use crate::timers::Timers;
 use crate::unread::{Owed, Unread};
-use crate::waits::{Waits, is_refusal};
+use crate::waits::Waits;
+use crate::words::Words;
 use bytes::Bytes;
+use spirula_encoding::UTime;
 use spirula_maps::PgPool;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
-    MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
-    PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
+    OsdForce, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateGrant, PgsCreatedAck,
 };
-use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
+use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtls, PgTxn};
 use spirula_messages::cluster::write::PgWrite;
 use spirula_messages::{Body, Message};
-use spirula_pg::exec::Prefetch;
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Backoffs, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token,
-    head_key, missing_prefix, parse_info_key,
+    Backoffs, CreateAnswer, Leases, Now as PgNow, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored,
+    Token, head_key, missing_prefix, parse_info_key,
 };
-use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::{
-    Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonWay, Mons, NetEvent, Peer, Service, clock,
-};
+use spirula_runtime::{Link, LinkId, MonLink, Mons, NetEvent, Peer};
 use spirula_store::{Packed, Store, StoreError};
-use spirula_types::transaction::Transaction;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-/// Between two looks at PGs that wait for time to pass.
-const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
-/// Between two looks at links and peers.
-pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
-const MONO_BASE_MS: u64 = 1_000_000;
+pub(crate) const MONO_BASE_MS: u64 = 1_000_000;
 
 /// What an OSD is told at its start.
 #[derive(Clone)]
@@ -79,14 +85,10 @@ pub struct OsdConfig {
     pub uuid: Uuid,
     /// Monitors.
     pub mons: Mons,
-    /// Address to listen on for clients.
-    pub public: IpAddr,
-    /// Address to listen on for other OSDs; may be the same.
-    pub cluster: IpAddr,
-    /// First and last port to listen on; 0 and 0 for any free one.
-    pub ports: (u16, u16),
-    /// Tells this incarnation from earlier ones.
-    pub nonce: u32,
+    /// Where clients, monitors and the manager reach it.
+    pub public: AddrVec,
+    /// Where other OSDs reach it; may be the same.
+    pub cluster: AddrVec,
     /// Name of this machine.
     pub host: String,
     /// Place in the CRUSH tree, by type of bucket.
@@ -102,11 +104,11 @@ pub struct OsdConfig {
     pub settings: spirula_settings::Settings,
     /// Bounds of its PGs.
     pub pg: PgConfig,
-    /// Who it is to others, and whom it lets in.
+    /// Whose tickets are renewed over the link to the monitor.
     pub auth: DaemonAuth,
 }
 
-/// What arrives in an OSD's mailbox.
+/// What happens to an OSD.
 #[derive(Debug)]
 pub enum OsdEvent {
     /// Network.
@@ -121,8 +123,17 @@ pub enum OsdEvent {
     Packed(SpgId, Token, Packed),
     /// A scrub's map goes on: number of the map, and the piece of data that was read.
     ScrubStep(u64, Option<Result<Bytes, spirula_store::StoreError>>),
-    /// An order from the process.
-    Control(Control),
+    /// The store has written what `tell compact` asked for; over which link that came, with which number, and when.
+    Compacted {
+        /// The link.
+        link: LinkId,
+        /// The command's number.
+        tid: u64,
+        /// When it began.
+        begun: Duration,
+    },
+    /// It is to stop cleanly.
+    Stop,
 }
 
 /// A piece of data read by a helper thread.
@@ -146,11 +157,25 @@ impl From<NetEvent> for OsdEvent {
     }
 }
 
-/// Orders from the process that hosts the OSD.
-#[derive(Debug)]
-pub enum Control {
-    /// Stop cleanly; answers when done.
-    Stop(oneshot::Sender<()>),
+/// The present, on both clocks: stamps show wall time, waits and leases use the monotonic one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Time since an arbitrary start; never goes back.
+    pub mono: Duration,
+    /// Time of day.
+    pub wall: UTime,
+}
+
+impl Now {
+    /// Monotonic milliseconds as the PGs and leases count them.
+    pub(crate) fn ms(&self) -> u64 {
+        OsdCore::pg_time(self.mono)
+    }
+
+    /// The same for the PGs.
+    pub(crate) fn of_pg(&self) -> PgNow {
+        PgNow { mono_ms: self.ms(), wall: self.wall }
+    }
 }
 
 pub(crate) struct Session {
@@ -186,32 +211,18 @@ pub(crate) fn shown(peer: &Peer, tid: u64, description: String) -> Shown {
     Shown { description, client: peer.name().to_string(), addr: peer.addr().to_string(), tid }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Life {
-    /// Asks to be marked up.
-    Booting,
-    /// The map shows us up.
-    Active,
-    /// Told the monitor; waits for its word.
-    Stopping(Duration),
-    Stopped,
-}
-
 /// One OSD.
-pub struct Osd {
+pub struct OsdCore {
     pub(crate) cfg: OsdConfig,
+    /// When the event that is being handled came.
+    pub(crate) now: Now,
+    pub(crate) outside: Arc<dyn Outside>,
     /// Ourselves, as clients, monitor and manager see us.
     pub(crate) me: Peer,
     /// Ourselves, as other OSDs see us.
     pub(crate) me_cluster: Peer,
-    pub(crate) hub: Hub,
-    /// With what it goes out.
-    pub(crate) login: Arc<dyn Login>,
-    pub(crate) on: Handle,
-    pub(crate) mailbox: Mailbox<OsdEvent>,
-    pub(crate) listeners: Vec<Listener>,
     pub(crate) store: Option<Store>,
-    pub(crate) fetches: Fetches,
+    pub(crate) reads: Reads,
     pub(crate) bad: RefCell<BadPlaces>,
     pub(crate) pgs: BTreeMap<SpgId, Pg>,
     pub(crate) pg_cfg: Arc<PgConfig>,
@@ -220,63 +231,24 @@ pub struct Osd {
     /// Peers whose stores have no room, as they say.
     pub(crate) full_peers: BTreeSet<OsdId>,
     pub(crate) life: Life,
-    /// Why it stopped by itself.
-    pub(crate) failure: Option<String>,
-    /// The newest map shows this incarnation up.
-    pub(crate) live: bool,
-    /// Newest epoch that showed it up; 0 for none.
-    pub(crate) was_up: Epoch,
-    /// Newest epoch that showed it not up and that all PGs have seen; 0 for none.
-    pub(crate) quiet: Epoch,
-    pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
     pub(crate) mon: MonLink,
-    /// When a whole map may be asked for again after one that did not fit, and the wait that led there.
-    pub(crate) map_retry: (Duration, Duration),
-    pub(crate) boot_sent: Duration,
-    pub(crate) mgr: Option<Link>,
-    pub(crate) mgr_addr: AddrVec,
-    pub(crate) mgr_open: bool,
-    pub(crate) mgr_retry: Duration,
+    pub(crate) map_retry: MapRetry,
+    pub(crate) mgr: ManagerLink,
     pub(crate) peers: Peers,
     pub(crate) sessions: BTreeMap<LinkId, Session>,
-    pub(crate) ops: BTreeMap<OpId, Pending>,
-    pub(crate) next_op: OpId,
+    pub(crate) requests: Requests,
     pub(crate) early: Early,
     pub(crate) unread: Unread,
-    /// Submitted and not durable: store sequence, PG, token, when.
-    pub(crate) committing: VecDeque<(u64, SpgId, Token, Duration)>,
-    pub(crate) effects: VecDeque<(SpgId, PgEffect)>,
-    /// Events that PGs are told when the effects are performed.
-    pub(crate) answers: VecDeque<(SpgId, PgEvent)>,
-    /// Messages from one shard here to another.
-    pub(crate) own_mail: VecDeque<(Member, PeerMsg)>,
-    /// Bytes that helper threads are reading.
-    pub(crate) reading: u64,
-    /// Reads that wait for payload memory.
-    pub(crate) held_reads: VecDeque<(SpgId, ReadKey, Prefetch)>,
-    /// The same of shards for other members.
-    pub(crate) held_shards: VecDeque<(SpgId, ReadKey, Prefetch)>,
-    pub(crate) scratch: Vec<PgEffect>,
-    pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
-    pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
-    pub(crate) asking: BTreeMap<PgId, Epoch>,
-    /// Who has asked for the monitor's word about a PG since this process began.
-    pub(crate) askers: BTreeMap<PgId, BTreeSet<SpgId>>,
-    pub(crate) created: Vec<(PgId, Epoch)>,
-    pub(crate) merges: BTreeMap<PgId, MergeWord>,
-    /// Newest epoch that the map's `up_thru` of us must reach.
-    pub(crate) alive: Epoch,
-    /// Acting sets to ask the monitor for.
-    pub(crate) acting: BTreeMap<PgId, Vec<OsdId>>,
+    pub(crate) committing: Committing,
+    pub(crate) agenda: Agenda,
+    pub(crate) outbox: Outbox,
+    pub(crate) words: Words,
     pub(crate) sched: Scheduler,
     /// Which object classes clients may call.
     pub(crate) classes: ClassLists,
-    pub(crate) wakes: BTreeMap<u64, Vec<SpgId>>,
-    pub(crate) next_pg_tick: Duration,
-    pub(crate) next_housekeeping: Duration,
+    pub(crate) timers: Timers,
     /// When the event loop ran.
     pub(crate) ran: Ran,
-    pub(crate) markdowns: Markdowns,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
@@ -288,30 +260,14 @@ pub struct Osd {
     pub(crate) waits: Waits,
 }
 
-impl Osd {
-    /// Puts an OSD together on an open store and listens. `mailbox` is its own.
+impl OsdCore {
+    /// Puts an OSD together on an open store. From `now` on it is to be told what happens.
     ///
     /// # Errors
-    /// When the port cannot be opened, or a PG's record in the store is damaged.
-    pub fn start(
-        cfg: OsdConfig,
-        hub: Hub,
-        on: Handle,
-        mailbox: Mailbox<OsdEvent>,
-        store: Store,
-    ) -> Result<Self, String> {
-        let mut me = Peer::new(EntityType::Osd, &cfg.id.to_string());
-        let auth = cfg.auth.door(crate::access::grants);
-        let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
-        let listen = |ip| hub.listen_within(ip, cfg.ports, cfg.nonce, service.clone(), &on).map_err(|e| e.to_string());
-        let mut listeners = vec![listen(cfg.public)?];
-        me.addrs = listeners[0].addrs.clone();
-        let mut me_cluster = me.clone();
-        if cfg.cluster != cfg.public {
-            let second = listen(cfg.cluster)?;
-            me_cluster.addrs = second.addrs.clone();
-            listeners.push(second);
-        }
+    /// When a PG's record in the store is damaged.
+    pub fn new(cfg: OsdConfig, store: Store, outside: Arc<dyn Outside>, now: Now) -> Result<Self, String> {
+        let me = Peer { addrs: cfg.public.clone(), ..Peer::new(EntityType::Osd, &cfg.id.to_string()) };
+        let me_cluster = Peer { addrs: cfg.cluster.clone(), ..me.clone() };
         let pg_cfg = Arc::new(cfg.pg.clone());
         let mut pgs = BTreeMap::new();
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
@@ -326,75 +282,40 @@ impl Osd {
             None if pgs.is_empty() => Maps::default(),
             None => return Err("the store holds PGs but no OSD map".to_owned()),
         };
-        let login = cfg.auth.login(&me);
-        let way = MonWay {
-            hub: hub.clone(),
-            me: me.clone(),
-            login: login.clone(),
-            auth: cfg.auth.clone(),
-            sink: mailbox.sink(),
-            on: on.clone(),
-        };
-        let mut mon = MonLink::new(cfg.mons.clone(), &cfg.host, way);
+        let (to_monitor, as_me) = (outside.clone(), me.clone());
+        let connect = move |to: &AddrVec| to_monitor.connect(&as_me, to, EntityType::Mon, Watch::Usual);
+        let mut mon = MonLink::over(cfg.mons.clone(), &cfg.host, Box::new(connect), cfg.auth.clone());
         ["osdmap", "mgrmap", "monmap", "config"].into_iter().for_each(|what| mon.set_start(what, 0));
         let mut osd = Self {
-            login,
+            now,
+            outside,
             me,
             me_cluster,
-            hub,
-            on,
-            mailbox,
-            listeners,
             store: Some(store),
-            fetches: Fetches::default(),
+            reads: Reads::default(),
             bad: RefCell::default(),
             pgs,
             pg_cfg,
             maps,
-            leases: Leases::new(LEASE_MS, mono_ms()),
+            leases: Leases::new(LEASE_MS, now.ms()),
             full_peers: BTreeSet::new(),
-            life: Life::Booting,
-            failure: None,
-            live: false,
-            was_up: 0,
-            quiet: 0,
-            stop_waiters: Vec::new(),
+            life: Life::default(),
             mon,
-            map_retry: (Duration::ZERO, Duration::ZERO),
-            boot_sent: Duration::ZERO,
-            mgr: None,
-            mgr_addr: AddrVec::default(),
-            mgr_open: false,
-            mgr_retry: Duration::ZERO,
+            map_retry: MapRetry::default(),
+            mgr: ManagerLink::default(),
             peers: Peers::default(),
             sessions: BTreeMap::new(),
-            ops: BTreeMap::new(),
-            next_op: 1,
+            requests: Requests::default(),
             early: Early::default(),
             unread: Unread::default(),
-            committing: VecDeque::new(),
-            effects: VecDeque::new(),
-            answers: VecDeque::new(),
-            own_mail: VecDeque::new(),
-            reading: 0,
-            held_reads: VecDeque::new(),
-            held_shards: VecDeque::new(),
-            scratch: Vec::new(),
-            acks: BTreeMap::new(),
-            ctls: BTreeMap::new(),
-            asking: BTreeMap::new(),
-            askers: BTreeMap::new(),
-            created: Vec::new(),
-            merges: BTreeMap::new(),
-            alive: 0,
-            acting: BTreeMap::new(),
-            sched: Scheduler::new(Knobs::of(&cfg.settings, &cfg.device_class)),
+            committing: Committing::default(),
+            agenda: Agenda::default(),
+            outbox: Outbox::default(),
+            words: Words::default(),
+            sched: Scheduler::new(RecoveryOptions::of(&cfg.settings, &cfg.device_class)),
             classes: ClassLists::of(&cfg.settings),
-            wakes: BTreeMap::new(),
-            next_pg_tick: Duration::ZERO,
-            next_housekeeping: Duration::ZERO,
+            timers: Timers::default(),
             ran: Ran::default(),
-            markdowns: Markdowns::default(),
             reporter: Reporter::default(),
             perf: Perf::default(),
             bench: None,
@@ -433,7 +354,7 @@ impl Osd {
 
     /// Why it stopped by itself, if it did.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.life.failure()
     }
 
     /// Epoch of its OSD map.
@@ -451,7 +372,7 @@ impl Osd {
     /// May this link say that? What only monitor or manager decide is taken only over the links
     /// that we opened to them.
     fn may_send(&self, id: LinkId, kind: u16) -> bool {
-        let of_mgr = || self.mgr.as_ref().is_some_and(|l| l.id() == id);
+        let of_mgr = || self.mgr.is(id);
         match kind {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => self.mon.is(id),
             kind::OSD_MAP | kind::MGR_MAP | kind::CONFIG | kind::LOG_ACK => self.mon.is(id),
@@ -465,7 +386,7 @@ impl Osd {
 
     pub(crate) fn message(&mut self, id: LinkId, m: Message) {
         if self.mon.is(id) {
-            let news = self.mon.message(m);
+            let news = self.mon.message_at(self.now.mono, m);
             return self.mon_news(id, news);
         }
         self.take(id, m);
@@ -504,7 +425,7 @@ impl Osd {
             OsdMarkMeDownAck::KIND => OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down()),
             OsdStop::KIND => OsdStop::from_message(&m).map(|s| {
                 if s.osd == self.cfg.id {
-                    self.stop(None);
+                    self.stop();
                 }
             }),
             OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| self.reporter.acked(&a)),
@@ -582,8 +503,16 @@ impl Osd {
             if self.maps.epoch() > 0 {
                 let view = Arc::new(self.view(id.pg));
                 let (store, bad) = (&self.store, (&self.bad, self.waits.any_for_room()));
-                feed(&mut new, PgEvent::Map(view), store, &[], bad, &self.leases, &mut self.scratch);
-                self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+                feed(
+                    &mut new,
+                    PgEvent::Map(view),
+                    store,
+                    &[],
+                    bad,
+                    (&self.leases, self.now.of_pg()),
+                    self.agenda.fresh(),
+                );
+                self.agenda.note(id);
             }
             self.pgs.insert(id, new);
         }
@@ -604,8 +533,7 @@ impl Osd {
 
     /// Tells it those that asked about this PG: their own, or the one they stem from.
     fn create_answer(&mut self, pg: PgId, answer: CreateAnswer) {
-        // They stay noted: this may answer an older question, and the answer to the newest is still to come.
-        for asker in self.askers.get(&pg).cloned().unwrap_or_default() {
+        for asker in self.words.askers(pg) {
             self.feed_pg(asker, PgEvent::CreateAnswer(answer));
         }
     }
@@ -641,12 +569,12 @@ impl Osd {
     /// Performs what the PGs want, until nothing is left.
     pub(crate) fn perform(&mut self) {
         loop {
-            while let Some((pg, effect)) = self.effects.pop_front() {
+            while let Some((pg, effect)) = self.agenda.next_wish() {
                 self.effect(pg, effect);
             }
-            if let Some((id, event)) = self.answers.pop_front() {
+            if let Some((id, event)) = self.agenda.next_event() {
                 self.tell_pg(id, event);
-            } else if let Some((from, msg)) = self.own_mail.pop_front() {
+            } else if let Some((from, msg)) = self.agenda.next_mail() {
                 self.answer_pg(msg.to(), PgEvent::Peer(from, msg));
             } else if let Some((pg, event)) = self.next_work() {
                 self.answer_pg(pg, event);
@@ -660,11 +588,11 @@ impl Osd {
     /// performed: a PG counts on seeing what it submitted, and on its messages leaving in the order of its wishes.
     pub(crate) fn answer_pg(&mut self, id: SpgId, event: PgEvent) {
         if self.pg_cfg.answers_overtake() {
-            let behind = std::mem::take(&mut self.effects);
+            let behind = self.agenda.take_wishes();
             self.tell_pg(id, event);
-            self.effects.extend(behind);
+            self.agenda.put_behind(behind);
         } else {
-            self.answers.push_back((id, event));
+            self.agenda.tell(id, [event]);
         }
     }
 
@@ -681,13 +609,13 @@ impl Osd {
         let fetched = self.fetched_for(id, &event);
         let Some(pg) = self.pgs.get_mut(&id) else { return self.fetched_seen(id, fetched, &[]) };
         let bad = (&self.bad, self.waits.any_for_room());
-        feed(pg, event, &self.store, &fetched, bad, &self.leases, &mut self.scratch);
+        feed(pg, event, &self.store, &fetched, bad, (&self.leases, self.now.of_pg()), self.agenda.fresh());
         if !fetched.is_empty() {
-            let wishes = std::mem::take(&mut self.scratch);
+            let wishes = std::mem::take(self.agenda.fresh());
             self.fetched_seen(id, fetched, &wishes);
-            self.scratch = wishes;
+            *self.agenda.fresh() = wishes;
         }
-        self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+        self.agenda.note(id);
     }
 
     pub(crate) fn effect(&mut self, id: SpgId, effect: PgEffect) {
@@ -698,18 +626,16 @@ impl Osd {
         match effect {
             PgEffect::Submit(token, txn) => self.submit(id, token, txn),
             PgEffect::Send(to, msg) if to.osd == self.cfg.id => {
-                self.own_mail.push_back((Member::new(self.cfg.id, id.shard), msg));
+                self.agenda.mail(Member::new(self.cfg.id, id.shard), msg);
             }
-            PgEffect::Send(to, msg) => self.send_peer(to.osd, msg),
+            PgEffect::Send(to, msg) => self.outbox.send(to.osd, msg, &self.peers),
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
+            PgEffect::Phase(..) => {}
             PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
             PgEffect::Drop(op) => self.drop_op(id, op),
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
             PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
-            PgEffect::Prefetch(key, what) if self.read_must_wait(key) => {
-                let held = if let ReadKey::Op(_) = key { &mut self.held_reads } else { &mut self.held_shards };
-                held.push_back((id, key, what));
-            }
+            PgEffect::Prefetch(key, what) if self.read_must_wait(key) => self.reads.hold(id, key, what),
             PgEffect::Prefetch(key, what) => self.prefetch(id, key, &what),
             PgEffect::Fetch(op, source) => self.fetch(id, op, source),
             PgEffect::ShareMap(conn, epoch) => {
@@ -717,14 +643,9 @@ impl Osd {
                     s.link.send(map.into_message(0));
                 }
             }
-            PgEffect::Phase(..) | PgEffect::NeedMap(_) => {}
-            PgEffect::AskCreate { pg, epoch } => {
-                self.askers.entry(pg).or_default().insert(id);
-                // What the PG itself asks is asked for those that stem from it, too.
-                let asked = self.asking.entry(pg).or_insert(0);
-                *asked = epoch.max(*asked);
-            }
-            PgEffect::Created { pg, epoch } => self.created.push((pg, epoch)),
+            PgEffect::NeedMap(_) => {}
+            PgEffect::AskCreate { pg, epoch } => self.words.ask(id, pg, epoch),
+            PgEffect::Created { pg, epoch } => self.words.created(pg, epoch),
             PgEffect::Reserve(what) => self.reserve(id, what),
             PgEffect::Unreserve(what) => self.unreserve(id, what),
             PgEffect::WantTurn => self.want_turn(id),
@@ -732,26 +653,27 @@ impl Osd {
             PgEffect::ScrubScan { seq, from, to, deep } => self.scrub_scan(id, seq, from, to, deep),
             PgEffect::ScrubEnded { done, unread } => self.scrub_ended(id, done, unread),
             PgEffect::Repaired => self.perf.repaired += 1,
-            PgEffect::Log { error, text } => self.clog.say(error, text),
+            PgEffect::Log { error, text } => self.say(error, text),
             PgEffect::Tell(conn, m) => self.tell_client(conn, *m),
-            PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
-            PgEffect::Mergeable(word) => drop(self.merges.insert(id.pg, word)),
-            PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),
+            PgEffect::Alive(epoch) => self.words.alive(epoch),
+            PgEffect::Mergeable(word) => self.words.merge(id.pg, word),
+            PgEffect::WantActing(want) => self.words.want_acting(id.pg, want),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
                 if let Some(pg) = self.pgs.get(&id) {
                     let stand = state.filter(|_| pg.is_primary());
-                    self.passed.note(id, stand, self.maps.epoch(), clock::wall());
+                    self.passed.note(id, stand, self.maps.epoch(), self.now.wall);
                 }
                 self.reporter.pg_changed(id, state.unwrap_or_default());
             }
             PgEffect::Continue => self.answer_pg(id, PgEvent::Continue),
-            PgEffect::WakeAt(at) => self.wakes.entry(at).or_default().push(id),
+            PgEffect::WakeAt(at) => self.timers.wake_at(at, id),
             PgEffect::Removed => {
                 let wanted = self.maps.ours(self.cfg.id).any(|p| p == id);
                 if !wanted && self.pgs.get(&id).is_some_and(Pg::is_gone) {
                     self.pgs.remove(&id);
                     self.passed.forget(id);
+                    self.words.forget(id);
                 }
                 self.reporter.changed();
             }
@@ -762,82 +684,12 @@ impl Osd {
     pub(crate) fn drop_op(&mut self, id: SpgId, op: OpId) {
         self.reads_gone(id, op);
         self.want_no_copy(op);
-        if let Some(p) = self.ops.remove(&op) {
+        if let Some(p) = self.requests.end(op) {
             self.owed_no_more(&p);
             if let Some(s) = self.sessions.get(&p.link) {
                 s.link.request_done();
             }
         }
-    }
-
-    fn send_peer(&mut self, osd: OsdId, msg: PeerMsg) {
-        match msg {
-            PeerMsg::Write(w) => {
-                self.flush_peer(osd);
-                self.peers.send(osd, w.to_message(0));
-            }
-            PeerMsg::Txn(t) => {
-                // What was gathered before it must not be overtaken.
-                self.flush_peer(osd);
-                self.peers.send(osd, t.into_message(0));
-            }
-            PeerMsg::Ack(a) => self.acks.entry(osd).or_default().push(a),
-            PeerMsg::Ctl(c) => {
-                if self.acks.contains_key(&osd) {
-                    self.flush_acks(osd);
-                }
-                self.ctls.entry(osd).or_default().push(*c);
-            }
-        }
-    }
-
-    fn submit(&mut self, id: SpgId, token: Token, txn: Transaction) {
-        let Some(txn) = self.pack_first(id, token, txn) else { return };
-        if let Some((refused, e)) = self.submit_if_room(id, token, txn, &Packed::default()) {
-            self.wait_for_room(id, token, refused, &e);
-        }
-    }
-
-    /// Submits a transaction. What is given back was refused, and has no effect.
-    pub(crate) fn submit_if_room(
-        &mut self,
-        id: SpgId,
-        token: Token,
-        txn: Transaction,
-        packed: &Packed,
-    ) -> Option<(Transaction, StoreError)> {
-        let store = self.store.as_mut()?;
-        {
-            let mut bad = self.bad.borrow_mut();
-            for u in &txn.objects {
-                bad.forget(&u.object);
-                self.fetches.changed(&u.object);
-            }
-        }
-        self.perf.transactions += 1;
-        let mut submitted = store.submit_packed(&txn, packed);
-        let mut txn = Some(txn);
-        if let Err(e) = &submitted
-            && let Some((object, offset)) = txn.as_ref().and_then(|txn| rotten(e, txn))
-            && let Some(pg) = self.pgs.get_mut(&id)
-        {
-            tracing::error!("pg {id}: {e}");
-            let mut more = Vec::new();
-            txn = txn.and_then(|txn| pg.without_rotten(token, txn, &object, offset, &mut more));
-            if let Some(txn) = &txn {
-                submitted = store.submit_packed(txn, packed);
-            }
-            self.effects.extend(more.into_iter().map(|e| (id, e)));
-        }
-        match (submitted, txn) {
-            (Ok(seq), _) => self.committing.push_back((seq, id, token, clock::monotonic())),
-            (Err(e), Some(txn)) if is_refusal(&e) => return Some((txn, e)),
-            (Err(e), _) => {
-                // The PG counts on it. Going on would make this copy differ from the others.
-                self.fail(&format!("pg {id}: {e}"));
-            }
-        }
-        None
     }
 
     pub(crate) fn reply(&mut self, op: OpId, reply: MOsdOpReply) {
@@ -846,9 +698,9 @@ impl Osd {
         }
         // It may be answered before the object that it wanted is there: its client was shut out.
         self.want_no_copy(op);
-        let Some(p) = self.ops.remove(&op) else { return };
+        let Some(p) = self.requests.end(op) else { return };
         self.owed_no_more(&p);
-        let took = clock::monotonic().saturating_sub(p.begun);
+        let took = self.now.mono.saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
         // What was read from the disk for one op alone is a payload of the pool already.
         let mut filled = reply.ops.iter().filter(|r| !r.op.indata.is_empty()).map(|r| r.op.op);
@@ -857,16 +709,16 @@ impl Osd {
         let crc = reply.data_crc();
         let mut m = reply.into_message(p.tid);
         if answers_from_heap {
-            m.data = self.hub.pool().count(m.data);
+            m.data = self.outside.pool().count(m.data);
         }
-        self.history.note(clock::monotonic(), took, || {
+        self.history.note(self.now.mono, took, || {
             let what = if p.write { "write" } else { "read" };
             let bytes = p.bytes.max(m.data.len() as u64);
             shown(&s.peer, p.tid, format!("osd_op({}:{} {} {what} {bytes} bytes)", s.peer.name(), p.tid, p.pg))
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);
-        self.sched.pacer.answered(clock::monotonic(), took);
+        self.sched.pacer.answered(self.now.mono, took);
         if p.write {
             self.perf.writes += 1;
             self.perf.in_bytes += p.bytes;
@@ -884,114 +736,22 @@ impl Osd {
         s.link.request_done();
     }
 
-    // ---- the store ----
-
-    pub(crate) fn durable(&mut self, seq: u64) {
-        let now = clock::monotonic();
-        if let Some(store) = &mut self.store {
-            // Lets go of payloads that are written: an idle store must not hold memory that
-            // others wait for.
-            store.congested();
-        }
-        // One event a PG: its newest token covers the older ones.
-        let mut done: Vec<(SpgId, Token)> = Vec::new();
-        while let Some((_, id, token, at)) = self.committing.pop_front_if(|(s, ..)| *s <= seq) {
-            self.perf.commit_latency.add(now.saturating_sub(at));
-            match done.iter_mut().find(|(p, _)| *p == id) {
-                Some((_, t)) => *t = token,
-                None => done.push((id, token)),
-            }
-        }
-        for (id, token) in done {
-            self.feed_pg(id, PgEvent::Committed(token));
-        }
-        self.bench_durable(seq);
-    }
-
     // ---- gathering ----
 
-    pub(crate) fn flush_acks(&mut self, osd: OsdId) {
-        if let Some(acks) = self.acks.remove(&osd) {
-            self.peers.send(osd, PgAcks(acks).into_message(0));
-        }
-    }
-
-    pub(crate) fn flush_peer(&mut self, osd: OsdId) {
-        // Control before acknowledgements: the order in which they were gathered, see `effect`.
-        if let Some(ctls) = self.ctls.remove(&osd) {
-            self.peers.send(osd, PgCtls(ctls).into_message(0));
-        }
-        self.flush_acks(osd);
-    }
-
-    pub(crate) fn flush_all(&mut self) {
-        let mut osds: Vec<OsdId> = self.ctls.keys().copied().collect();
-        osds.extend(self.acks.keys().copied());
-        for osd in osds {
-            self.flush_peer(osd);
-        }
+    /// Sends what was gathered.
+    fn flush_all(&mut self) {
+        self.outbox.flush(&self.peers);
         self.flush_log();
-        if !self.asking.is_empty() {
-            let pgids = std::mem::take(&mut self.asking);
-            self.mon.send(PgCreateAsk { osd: self.cfg.id, pgids });
-        }
-        if self.alive > 0 {
-            let want = std::mem::take(&mut self.alive);
-            self.mon.send(OsdAlive { osd: self.cfg.id, want });
-        }
-        if !self.acting.is_empty() {
-            let pgs = std::mem::take(&mut self.acting);
-            self.mon.send(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
-        }
-        if !self.merges.is_empty() {
-            let pgs = std::mem::take(&mut self.merges);
-            self.mon.send(PgMerges { osd: self.cfg.id, pgs });
-        }
-        if !self.created.is_empty() {
-            let pgids = std::mem::take(&mut self.created).into_iter().collect();
-            self.mon.send(PgsCreated { osd: self.cfg.id, pgids });
-        }
-    }
-
-    // ---- reports ----
-
-    pub(crate) fn report(&mut self, now: Duration) {
-        let (Some(link), Some(statfs)) = (self.mgr.clone(), self.space()) else { return };
-        if !self.mgr_open || !self.reporter.due(now) {
-            return;
-        }
-        let slow = self.ops.values().map(|p| now.saturating_sub(p.begun)).filter(|age| age.as_secs() >= 30);
-        let slow: Vec<Duration> = slow.collect();
-        let small_paths = self.peers.small_paths(now, self.grace());
-        let slow_paths = self.slow_paths(now);
-        let facts = crate::report::Facts {
-            id: self.cfg.id,
-            uuid: self.cfg.uuid,
-            maps: &self.maps,
-            pgs: &mut self.pgs,
-            statfs,
-            pools: self.store.as_ref().map(|s| s.pool_space().collect()).unwrap_or_default(),
-            perf: &self.perf,
-            hb_peers: self.peers.osds(),
-            slow_ops: slow.len() as u32,
-            slow_oldest: slow.into_iter().max().unwrap_or_default(),
-            small_paths,
-            slow_paths,
-            hostname: self.cfg.host.clone(),
-            config: self.cfg.settings.told(),
-        };
-        link.send(self.reporter.make(now, clock::wall(), facts).into_message(0));
+        let words = self.words.take(self.cfg.id, self.maps.epoch());
+        words.into_iter().for_each(|m| self.mon.forward(m));
     }
 }
 
-impl Daemon for Osd {
-    type Event = OsdEvent;
-
-    fn handle(&mut self, event: OsdEvent) {
-        if self.life == Life::Stopped {
-            if let OsdEvent::Control(Control::Stop(done)) = event {
-                let _ = done.send(());
-            }
+impl OsdCore {
+    /// Handles one event, at `now`. Does not wait for anything but the store's memory.
+    pub fn handle(&mut self, now: Now, event: OsdEvent) {
+        self.now = now;
+        if self.life.is_over() {
             return;
         }
         match event {
@@ -1009,27 +769,30 @@ impl Daemon for Osd {
             OsdEvent::Fetched(pg, key, pieces) => self.fetch_done(pg, key, pieces),
             OsdEvent::Packed(pg, token, packed) => self.packed(pg, token, &packed),
             OsdEvent::ScrubStep(job, data) => self.scrub_step(job, data),
-            OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
+            OsdEvent::Compacted { link, tid, begun } => self.compacted(link, tid, begun),
+            OsdEvent::Stop => self.stop(),
         }
     }
 
-    fn end_of_batch(&mut self) {
-        if self.life != Life::Stopped {
+    /// Sends what was gathered. To be called after some events, before their sender is waited for.
+    pub fn end_of_batch(&mut self, now: Now) {
+        self.now = now;
+        if !self.life.is_over() {
             self.release_reads();
             self.release_unread();
             self.flush_all();
-            self.report(clock::monotonic());
+            self.report(now.mono);
         }
     }
 
-    fn tick(&mut self) {
-        let now = clock::monotonic();
-        if self.life == Life::Stopped {
+    /// Time has passed: to be called at [`OsdCore::deadline`].
+    pub fn tick(&mut self, now: Now) {
+        self.now = now;
+        let now = now.mono;
+        if self.life.is_over() {
             return;
         }
-        if let Life::Stopping(patience) = self.life
-            && now >= patience
-        {
+        if self.life.has_waited_enough(now) {
             tracing::warn!("osd.{}: the monitor does not answer; stopping all the same", self.cfg.id);
             self.end();
             return;
@@ -1039,25 +802,23 @@ impl Daemon for Osd {
             self.ping(now);
         }
         self.schedule(now);
-        let now_ms = mono_ms();
-        while let Some(due) = self.wakes.first_entry().filter(|e| *e.key() <= now_ms) {
-            for pg in due.remove() {
+        let now_ms = self.now.ms();
+        while let Some(due) = self.timers.woken(now_ms) {
+            for pg in due {
                 self.feed_pg(pg, PgEvent::Tick);
             }
         }
-        if now >= self.next_pg_tick {
-            self.next_pg_tick = now + PG_TICK;
+        if self.timers.pgs_are_due(now) {
             let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
             for pg in waiting {
                 self.feed_pg(pg, PgEvent::Tick);
             }
         }
-        if now >= self.next_housekeeping {
-            self.next_housekeeping = now + HOUSEKEEPING;
+        if self.timers.housekeeping_is_due(now) {
             self.keep_links(now);
             self.keep_copies(now);
             self.keep_maps(now);
-            self.follow_knobs();
+            self.follow_options();
             self.try_again(now);
             self.refuse_when_full();
             self.close_stuck(now);
@@ -1066,18 +827,16 @@ impl Daemon for Osd {
         }
     }
 
-    fn deadline(&self) -> Duration {
-        let mut at = self.next_housekeeping.min(self.next_pg_tick).min(self.peers.next_ping());
-        if let Some((ms, _)) = self.wakes.first_key_value() {
-            at = at.min(Duration::from_millis(ms.saturating_sub(MONO_BASE_MS)));
-        }
-        if let Some(turn) = self.sched.next() {
+    /// When [`OsdCore::tick`] wants to be called, as of the monotonic time `now`.
+    pub fn deadline(&self, now: Duration) -> Duration {
+        let mut at = self.timers.next().min(self.peers.next_ping());
+        if let Some(turn) = self.sched.next(now) {
             at = at.min(turn);
         }
-        if !(self.held_reads.is_empty() && self.held_shards.is_empty()) {
-            at = at.min(clock::monotonic() + Duration::from_millis(1));
+        if self.reads.any_held() {
+            at = at.min(now + Duration::from_millis(1));
         }
-        if self.mgr_open
+        if self.mgr.open().is_some()
             && let Some(due) = self.reporter.next()
         {
             at = at.min(due);
@@ -1085,14 +844,10 @@ impl Daemon for Osd {
         at
     }
 
-    fn finished(&self) -> bool {
-        self.life == Life::Stopped
+    /// It has stopped, and does nothing any more.
+    pub fn finished(&self) -> bool {
+        self.life.is_over()
     }
-}
-
-/// Monotonic milliseconds as the PGs and leases count them.
-pub(crate) fn mono_ms() -> u64 {
-    Osd::pg_time(clock::monotonic())
 }
 
 /// What the store holds of a PG, with its `record`.
@@ -1112,11 +867,10 @@ fn feed(
     store: &Option<Store>,
     fetched: &[Piece],
     (bad, waits): (&RefCell<BadPlaces>, bool),
-    leases: &Leases,
+    (leases, now): (&Leases, PgNow),
     out: &mut Vec<PgEffect>,
 ) {
     let Some(store) = store else { return };
     let reader = StoreReader { store, fetched, bad, waits };
-    let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
     pg.handle(now, event, &reader, leases, out);
 }
