@@ -116,8 +116,12 @@ impl OsdCore {
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
             },
             Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
-            Tell::OpsInFlight => Answer::json(&history::under_way(self.now.wall, &self.open_ops(self.now.mono))),
-            Tell::BlockedOps => Answer::json(&history::blocked(self.now.wall, &self.open_ops(self.now.mono))),
+            Tell::OpsInFlight => {
+                Answer::json(&history::under_way(self.now.mono, self.now.wall, &self.open_ops(self.now.mono)))
+            }
+            Tell::BlockedOps => {
+                Answer::json(&history::blocked(self.now.mono, self.now.wall, &self.open_ops(self.now.mono)))
+            }
             Tell::HistoricOps(by_duration) => {
                 Answer::json(&self.history.dump(self.now.mono, self.now.wall, by_duration))
             }

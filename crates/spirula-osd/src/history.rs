@@ -1,8 +1,14 @@
 //! Requests as operators see them: those under way (`dump_ops_in_flight`, `dump_blocked_ops`) and the slowest of the
-//! latest (`dump_historic_ops` and its kin), with Ceph's keys.
+//! latest (`dump_historic_ops` and its kin), with Ceph's keys, and the phases of each ([`Phase`]) as its events.
+//!
+//! A PG tells of each phase that a request comes into; the shell, which has the clock, notes when ([`Trail`]). Ceph's words stand
+//! for what is the same there.
 
 use serde_json::{Value, json};
 use spirula_encoding::UTime;
+use spirula_pg::Phase;
+use spirula_types::OsdId;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -29,22 +35,82 @@ pub(crate) struct Shown {
     pub tid: u64,
 }
 
-impl Shown {
-    /// As Ceph prints it: begun `age` before `wall`, worked on for `took`, where it stands.
-    fn json(&self, wall: UTime, age: Duration, took: Duration, stands: &str, end: Option<&str>) -> Value {
-        let begun = before(wall, age);
-        let mut events = vec![json!({"event": "initiated", "time": begun, "duration": 0.0})];
-        if let Some(end) = end {
-            let at = before(wall, age.saturating_sub(took));
-            events.push(json!({"event": end, "time": at, "duration": took.as_secs_f64()}));
+/// Steps kept of a request. One with more has waited often: its newest step then takes the place of the one before.
+const STEPS: usize = 40;
+
+/// The phases that a request went through in its PG, and when it came into each (monotonic clock).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trail(Vec<(Phase, Duration)>);
+
+impl Trail {
+    /// The request came into a phase.
+    pub fn note(&mut self, phase: Phase, at: Duration) {
+        let full = self.0.len() >= STEPS;
+        match self.0.last_mut() {
+            Some((last, _)) if *last == phase => {}
+            Some(last) if full => *last = (phase, at),
+            _ => self.0.push((phase, at)),
         }
+    }
+
+    /// The phase in which it is, or was last.
+    pub fn phase(&self) -> Phase {
+        self.0.last().map_or(Phase::Arrived, |(phase, _)| *phase)
+    }
+
+    fn events(&self) -> Vec<(Cow<'static, str>, Duration)> {
+        self.0.iter().map(|(phase, at)| (event(*phase).into(), *at)).collect()
+    }
+}
+
+/// A phase in Ceph's words for events, where it has any.
+fn event(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Arrived => "reached_pg",
+        Phase::Map => "wait for new map",
+        Phase::Peered => "waiting for peered",
+        Phase::Active => "waiting for active",
+        Phase::Paused => "waiting for the end of a pause",
+        Phase::Turn => "waiting for rw locks",
+        Phase::Missing | Phase::Clone => "waiting for missing object",
+        Phase::Degraded => "waiting for degraded object",
+        Phase::Scrub => "waiting for scrub",
+        Phase::Merge => "waiting for the merge of its pg",
+        Phase::Lease => "waiting for readable",
+        Phase::Read => "waiting for what is read for it",
+        Phase::Copy => "waiting for the object that it copies",
+        Phase::Execute => "started",
+        Phase::Commit => "waiting for subops",
+    }
+}
+
+impl Shown {
+    /// As Ceph prints it. `begun` and the times of the events are on the clock of `now`, which is the same instant as `wall`; `ended`:
+    /// when it was done, unless it is under way. An event lasts until the next; at the last one stands how long all took.
+    fn json(
+        &self,
+        (now, wall): (Duration, UTime),
+        begun: Duration,
+        mut events: Vec<(Cow<'static, str>, Duration)>,
+        stands: &str,
+        ended: Option<Duration>,
+    ) -> Value {
+        events.insert(0, ("initiated".into(), begun));
+        events.extend(ended.map(|at| ("done".into(), at)));
+        let took = ended.unwrap_or(now).saturating_sub(begun);
+        let ends = events.iter().skip(1).map(|(_, at)| Some(*at)).chain([None]);
+        let row = |((event, at), end): (&(Cow<'static, str>, Duration), Option<Duration>)| {
+            let lasted = end.map_or(took, |end| end.saturating_sub(*at));
+            json!({"event": event, "time": before(wall, now.saturating_sub(*at)), "duration": lasted.as_secs_f64()})
+        };
+        let rows: Vec<Value> = events.iter().zip(ends).map(row).collect();
         json!({
-            "description": self.description, "initiated_at": begun, "age": age.as_secs_f64(),
-            "duration": took.as_secs_f64(),
+            "description": self.description, "initiated_at": before(wall, now.saturating_sub(begun)),
+            "age": now.saturating_sub(begun).as_secs_f64(), "duration": took.as_secs_f64(),
             "type_data": {
                 "flag_point": stands,
                 "client_info": {"client": self.client, "client_addr": self.addr, "tid": self.tid},
-                "events": events,
+                "events": rows,
             },
         })
     }
@@ -58,28 +124,49 @@ fn before(wall: UTime, ago: Duration) -> String {
 /// A request that is not answered yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
-    pub op: Shown,
-    pub age: Duration,
+    op: Shown,
+    begun: Duration,
+    events: Vec<(Cow<'static, str>, Duration)>,
     /// Where it stands, in words.
-    pub stands: &'static str,
+    stands: Cow<'static, str>,
 }
 
 impl Open {
-    fn json(&self, wall: UTime) -> Value {
-        self.op.json(wall, self.age, self.age, self.stands, None)
+    /// A request in its PG. `awaited`: who has not made it durable, in [`Phase::Commit`].
+    pub fn in_pg(op: Shown, begun: Duration, trail: &Trail, awaited: &[OsdId]) -> Self {
+        let mut events = trail.events();
+        let stands = match trail.phase() {
+            Phase::Arrived => "reached pg".into(),
+            Phase::Commit => "waiting for sub ops".into(),
+            phase => event(phase).into(),
+        };
+        if let Some((last, _)) = events.last_mut().filter(|_| !awaited.is_empty()) {
+            let whom: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+            *last = format!("{last} from {}", whom.join(",")).into();
+        }
+        Self { op, begun, events, stands }
+    }
+
+    /// A request that waits for something before its PG is told of it; nobody notes since when.
+    pub fn kept(op: Shown, now: Duration, what_for: &'static str) -> Self {
+        Self { op, begun: now, events: vec![(what_for.into(), now)], stands: what_for.into() }
+    }
+
+    fn json(&self, now: Duration, wall: UTime) -> Value {
+        self.op.json((now, wall), self.begun, self.events.clone(), &self.stands, None)
     }
 }
 
 /// The requests under way.
-pub(crate) fn under_way(wall: UTime, ops: &[Open]) -> Value {
-    let rows: Vec<Value> = ops.iter().map(|o| o.json(wall)).collect();
+pub(crate) fn under_way(now: Duration, wall: UTime, ops: &[Open]) -> Value {
+    let rows: Vec<Value> = ops.iter().map(|o| o.json(now, wall)).collect();
     json!({"ops": rows, "num_ops": rows.len()})
 }
 
 /// Those of them that take suspiciously long.
-pub(crate) fn blocked(wall: UTime, ops: &[Open]) -> Value {
-    let late = ops.iter().filter(|o| o.age >= COMPLAINT);
-    let rows: Vec<Value> = late.map(|o| o.json(wall)).collect();
+pub(crate) fn blocked(now: Duration, wall: UTime, ops: &[Open]) -> Value {
+    let late = ops.iter().filter(|o| now.saturating_sub(o.begun) >= COMPLAINT);
+    let rows: Vec<Value> = late.map(|o| o.json(now, wall)).collect();
     json!({"ops": rows, "complaint_time": COMPLAINT.as_secs(), "num_blocked_ops": rows.len()})
 }
 
@@ -88,6 +175,7 @@ struct Done {
     op: Shown,
     at: Duration,
     took: Duration,
+    trail: Trail,
 }
 
 /// The slowest of the latest requests.
@@ -98,7 +186,7 @@ pub(crate) struct History {
 
 impl History {
     /// A request was answered at `at`; `op` is made only if it is to be kept.
-    pub fn note(&mut self, at: Duration, took: Duration, op: impl FnOnce() -> Shown) {
+    pub fn note(&mut self, at: Duration, took: Duration, trail: Trail, op: impl FnOnce() -> Shown) {
         while self.done.front().is_some_and(|d| at.saturating_sub(d.at) > AGE) {
             self.done.pop_front();
         }
@@ -109,12 +197,21 @@ impl History {
                 _ => return,
             }
         }
-        self.done.push_back(Done { op: op(), at, took });
+        self.done.push_back(Done { op: op(), at, took, trail });
     }
 
     fn rows(&self, now: Duration, wall: UTime, done: &[&Done]) -> Vec<Value> {
         let row = |d: &&Done| {
-            d.op.json(wall, now.saturating_sub(d.at) + d.took, d.took, "commit sent; apply or cleanup", Some("done"))
+            let mut events = d.trail.events();
+            let stands = match d.trail.phase() {
+                Phase::Commit => {
+                    events.push(("commit_sent".into(), d.at));
+                    "commit sent; apply or cleanup"
+                }
+                Phase::Execute => "started",
+                _ => "reached pg",
+            };
+            d.op.json((now, wall), d.at.saturating_sub(d.took), events, stands, Some(d.at))
         };
         done.iter().map(row).collect()
     }
@@ -147,38 +244,69 @@ mod tests {
     #[test]
     fn requests_have_cephs_keys_and_their_times() {
         let mut h = History::default();
-        h.note(Duration::from_secs(100), Duration::from_secs(12), || op("slow".to_owned()));
-        h.note(Duration::from_secs(101), Duration::from_secs(1), || op("quick".to_owned()));
-        let (now, wall) = (Duration::from_secs(103), UTime { sec: 1_000_000, nsec: 0 });
+        let secs = Duration::from_secs;
+        let mut trail = Trail::default();
+        let steps = [(Phase::Peered, 89), (Phase::Peered, 90), (Phase::Execute, 98), (Phase::Commit, 99)];
+        steps.into_iter().for_each(|(phase, at)| trail.note(phase, secs(at)));
+        h.note(secs(100), secs(12), trail.clone(), || op("slow".to_owned()));
+        h.note(secs(101), secs(1), Trail::default(), || op("quick".to_owned()));
+        let (now, wall) = (secs(103), UTime { sec: 1_000_000, nsec: 0 });
         let all = h.dump(now, wall, false);
         let slow = &all["ops"][0];
         assert_eq!((slow["age"].as_f64(), slow["duration"].as_f64()), (Some(15.0), Some(12.0)));
         assert_eq!(slow["initiated_at"], UTime { sec: 999_985, nsec: 0 }.to_iso());
-        assert_eq!(slow["type_data"]["client_info"]["client"], "client.7");
-        assert_eq!(slow["type_data"]["events"][1]["time"], UTime { sec: 999_997, nsec: 0 }.to_iso());
+        let told = &slow["type_data"];
+        assert_eq!(
+            (&told["client_info"]["client"], &told["flag_point"]),
+            (&json!("client.7"), &json!("commit sent; apply or cleanup"))
+        );
+        let events = |op: &Value| -> Vec<(String, f64)> {
+            let row = |e: &Value| (e["event"].as_str().unwrap().to_owned(), e["duration"].as_f64().unwrap());
+            op["type_data"]["events"].as_array().unwrap().iter().map(row).collect()
+        };
+        let expected = [
+            ("initiated", 1.0),
+            ("waiting for peered", 9.0),
+            ("started", 1.0),
+            ("waiting for subops", 1.0),
+            ("commit_sent", 0.0),
+            ("done", 12.0),
+        ];
+        assert_eq!(events(slow), expected.map(|(e, d)| (e.to_owned(), d)));
+        assert_eq!(told["events"][5]["time"], UTime { sec: 999_997, nsec: 0 }.to_iso());
+        assert_eq!(all["ops"][1]["type_data"]["flag_point"], "reached pg");
         assert_eq!(h.dump(now, wall, true)["ops"][0]["description"], "slow");
         let kept = h.dump_slow(now, wall);
         assert_eq!((kept["Ops"].as_array().unwrap().len(), kept["threshold to keep"].as_u64()), (1, Some(10)));
-        let open = [("a", 40), ("b", 1)].map(|(name, age)| Open {
-            op: op(name.to_owned()),
-            age: Duration::from_secs(age),
-            stands: "started",
-        });
-        assert_eq!(under_way(wall, &open)["num_ops"], 2);
-        let held = blocked(wall, &open);
+        let open = [("a", 63, &[1, 2][..]), ("b", 102, &[])];
+        let open = open.map(|(name, begun, awaited)| Open::in_pg(op(name.to_owned()), secs(begun), &trail, awaited));
+        let flying = under_way(now, wall, &open);
+        assert_eq!(flying["num_ops"], 2);
+        assert_eq!(flying["ops"][0]["type_data"]["flag_point"], "waiting for sub ops");
+        assert_eq!(events(&flying["ops"][0])[3], ("waiting for subops from 1,2".to_owned(), 40.0), "so long in all");
+        let held = blocked(now, wall, &open);
         assert_eq!((held["num_blocked_ops"].as_u64(), held["ops"][0]["description"].as_str()), (Some(1), Some("a")));
+    }
+
+    #[test]
+    fn a_request_that_waits_again_and_again_keeps_few_steps_and_the_newest() {
+        let mut trail = Trail::default();
+        for i in 0..1000 {
+            trail.note(if i % 2 == 0 { Phase::Read } else { Phase::Turn }, Duration::from_secs(i));
+        }
+        assert_eq!((trail.0.len(), trail.0.last()), (STEPS, Some(&(Phase::Turn, Duration::from_secs(999)))));
     }
 
     #[test]
     fn slow_requests_stay_fast_ones_go_and_old_ones_are_forgotten() {
         let mut h = History::default();
         for i in 0..100u64 {
-            h.note(Duration::from_secs(1), Duration::from_millis(i % 50), || op(format!("op {i}")));
+            h.note(Duration::from_secs(1), Duration::from_millis(i % 50), Trail::default(), || op(format!("op {i}")));
         }
         let v = h.dump(Duration::from_secs(1), UTime { sec: 9, nsec: 0 }, false);
         assert_eq!(v["ops"].as_array().unwrap().len(), KEPT);
         assert!(v["ops"].as_array().unwrap().iter().all(|o| o["duration"].as_f64().unwrap() >= 0.038));
-        h.note(Duration::from_secs(1000), Duration::ZERO, || op("late".to_owned()));
+        h.note(Duration::from_secs(1000), Duration::ZERO, Trail::default(), || op("late".to_owned()));
         assert_eq!(
             h.dump(Duration::from_secs(1000), UTime { sec: 9, nsec: 0 }, false)["ops"].as_array().unwrap().len(),
             1

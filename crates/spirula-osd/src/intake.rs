@@ -10,6 +10,7 @@
 //! its connection is not read on meanwhile. What is kept is then only what had been read already:
 //! of all connections together what fits into the mailbox, and of each one a receive buffer more.
 
+use crate::history::Trail;
 use crate::osd::{OsdCore, Pending};
 use crate::space::grows;
 use spirula_messages::ceph::op::{self, OsdOp};
@@ -59,6 +60,11 @@ impl Early {
     pub fn closed(&mut self, link: LinkId) {
         self.kept.retain(|(l, _)| *l != link);
         self.of_osds.retain(|(l, _)| *l != link);
+    }
+
+    /// What waits for a map, by connection.
+    pub fn all(&self) -> impl Iterator<Item = (LinkId, &Message)> {
+        self.kept.iter().chain(&self.of_osds).map(|(link, m)| (*link, m))
     }
 
     /// Is this connection held?
@@ -187,6 +193,7 @@ impl OsdCore {
             link: id,
             tid: m.tid,
             begun: self.now.mono,
+            trail: Trail::default(),
             write,
             bytes: m.data.len() as u64,
             answer,

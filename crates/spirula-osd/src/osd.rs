@@ -21,7 +21,7 @@ use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::copies::Copies;
 use crate::follow::{MAP_KEY, MapRetry};
-use crate::history::{History, Shown};
+use crate::history::{History, Shown, Trail};
 use crate::intake::Early;
 use crate::life::Life;
 use crate::links::ManagerLink;
@@ -196,6 +196,8 @@ pub(crate) struct Pending {
     pub(crate) link: LinkId,
     pub(crate) tid: u64,
     pub(crate) begun: Duration,
+    /// In which phases it was since.
+    pub(crate) trail: Trail,
     pub(crate) write: bool,
     pub(crate) bytes: u64,
     /// Bytes that its answer may take.
@@ -630,7 +632,11 @@ impl OsdCore {
             }
             PgEffect::Send(to, msg) => self.outbox.send(to.osd, msg, &self.peers),
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
-            PgEffect::Phase(..) => {}
+            PgEffect::Phase(op, phase) => {
+                if let Some(p) = self.requests.get_mut(op) {
+                    p.trail.note(phase, self.now.mono);
+                }
+            }
             PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
             PgEffect::Drop(op) => self.drop_op(id, op),
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
@@ -698,7 +704,7 @@ impl OsdCore {
         }
         // It may be answered before the object that it wanted is there: its client was shut out.
         self.want_no_copy(op);
-        let Some(p) = self.requests.end(op) else { return };
+        let Some(mut p) = self.requests.end(op) else { return };
         self.owed_no_more(&p);
         let took = self.now.mono.saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
@@ -711,7 +717,7 @@ impl OsdCore {
         if answers_from_heap {
             m.data = self.outside.pool().count(m.data);
         }
-        self.history.note(self.now.mono, took, || {
+        self.history.note(self.now.mono, took, std::mem::take(&mut p.trail), || {
             let what = if p.write { "write" } else { "read" };
             let bytes = p.bytes.max(m.data.len() as u64);
             shown(&s.peer, p.tid, format!("osd_op({}:{} {} {what} {bytes} bytes)", s.peer.name(), p.tid, p.pg))

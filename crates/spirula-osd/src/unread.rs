@@ -36,7 +36,7 @@ use crate::osd::{OsdCore, Pending, Session, shown};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, MWatchNotify};
 use spirula_messages::{Body, Message};
-use spirula_pg::OpId;
+use spirula_pg::{OpId, Phase};
 use spirula_runtime::LinkId;
 use spirula_types::{EntityType, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -299,22 +299,26 @@ impl OsdCore {
         }
     }
 
-    /// The requests that are open; those, too, that wait until their client has read more, whose ages nobody notes.
+    /// The requests that are open; those, too, that wait for a map, or until their client has read more.
     pub(crate) fn open_ops(&self, now: Duration) -> Vec<Open> {
-        let one = |link: LinkId, tid: u64, what: String, age: Duration, stands: &'static str| {
+        let one = |link: LinkId, tid: u64, what: String| {
             let peer = &self.sessions.get(&link)?.peer;
-            let op = shown(peer, tid, format!("osd_op({}:{tid} {what})", peer.name()));
-            Some(Open { op, age, stands })
+            Some(shown(peer, tid, format!("osd_op({}:{tid} {what})", peer.name())))
         };
-        let taken = self.requests.all().filter_map(|(_, p)| {
+        let taken = self.requests.all().filter_map(|(id, p)| {
             let (object, first, count) = &p.what;
-            let what = what_of(p.pg, object, first.as_ref(), *count);
-            one(p.link, p.tid, what, now.saturating_sub(p.begun), "started")
+            let op = one(p.link, p.tid, what_of(p.pg, object, first.as_ref(), *count))?;
+            let commits = p.trail.phase() == Phase::Commit;
+            let pg = self.led(p.pg).filter(|_| commits).and_then(|pg| self.pgs.get(&pg));
+            let awaited = pg.map(|pg| pg.not_durable_at(id)).unwrap_or_default();
+            Some(Open::in_pg(op, p.begun, &p.trail, &awaited))
         });
-        let kept = self.unread.all().filter_map(|(link, m)| {
+        let unread = self.unread.all().map(|kept| (kept, "waiting until its client has read more"));
+        let early = self.early.all().map(|kept| (kept, "wait for new map"));
+        let kept = unread.chain(early).filter_map(|((link, m), what_for)| {
             let msg = MOsdOp::from_message(m).ok()?;
-            let what = what_of(msg.spg.pg, &msg.oid, msg.ops.first(), msg.ops.len());
-            one(link, m.tid, what, Duration::ZERO, "waiting until its client has read more")
+            let op = one(link, m.tid, what_of(msg.spg.pg, &msg.oid, msg.ops.first(), msg.ops.len()))?;
+            Some(Open::kept(op, now, what_for))
         });
         taken.chain(kept).collect()
     }
