@@ -112,8 +112,8 @@ pub(crate) struct Copies {
     jobs: BTreeMap<u64, Job>,
     waiting: VecDeque<Job>,
     next: u64,
-    /// Requests to PGs of this OSD.
-    own: BTreeMap<OpId, u64>,
+    /// Requests to PGs of this OSD that these have not ended: which copy's each is (0 where it has ended), and where it is.
+    own: BTreeMap<OpId, (u64, SpgId)>,
 }
 
 impl Copies {
@@ -209,16 +209,31 @@ impl Copies {
 
     /// Nobody waits for what this request wanted; true if that makes room.
     fn forget(&mut self, op: OpId) -> bool {
-        let Self { jobs, waiting, own, .. } = self;
+        let Self { jobs, waiting, .. } = self;
         if jobs.is_empty() && waiting.is_empty() {
             return false;
         }
         let before = jobs.len();
         waiting.retain(|j| j.op != op);
         jobs.retain(|_, j| j.op != op);
-        own.retain(|_, tid| jobs.contains_key(tid));
         jobs.len() < before
     }
+
+    /// Requests to PGs of this OSD whose copies have ended, each once: they are to end, too, whatever they wait for.
+    fn ended(&mut self) -> Vec<(OpId, SpgId)> {
+        let Self { jobs, own, .. } = self;
+        let gone = own.iter_mut().filter(|(_, (tid, _))| *tid > 0 && !jobs.contains_key(tid));
+        gone.map(|(op, (tid, pg))| {
+            *tid = 0;
+            (*op, *pg)
+        })
+        .collect()
+    }
+}
+
+/// The connection of a request to a PG of this OSD, so that it ends as one of a client that went away does. No real one has this number.
+fn conn_of(op: OpId) -> u64 {
+    u64::MAX - op
 }
 
 /// Who leads an object's PG by the newest map, -1 for nobody, and which shard of it; `None` if there is no such pool.
@@ -310,13 +325,23 @@ impl OsdCore {
     /// A request of the PG `id` wants an object.
     pub(crate) fn fetch(&mut self, id: SpgId, op: OpId, source: Source) {
         self.copies.want(id, op, source);
+        self.end_own();
         self.begin_copies();
     }
 
     /// A request was dropped, or answered: it wants nothing any more.
     pub(crate) fn want_no_copy(&mut self, op: OpId) {
-        if self.copies.forget(op) {
+        let room = self.copies.forget(op);
+        self.end_own();
+        if room {
             self.begin_copies();
+        }
+    }
+
+    /// What PGs here were asked for copies that have ended they need not answer.
+    fn end_own(&mut self) {
+        for (op, pg) in self.copies.ended() {
+            self.answer_pg(pg, PgEvent::ConnClosed(conn_of(op)));
         }
     }
 
@@ -340,14 +365,14 @@ impl OsdCore {
         let tid = self.copies.asked(job, tid, to, self.now.mono);
         if to == self.cfg.id {
             // A PG loses no request: it answers, or says that it has dropped it.
-            if self.copies.own.values().any(|t| *t == tid) || !self.pgs.contains_key(&spg) {
+            if self.copies.own.values().any(|(t, _)| *t == tid) || !self.pgs.contains_key(&spg) {
                 return;
             }
             let op = self.requests.number();
-            self.copies.own.insert(op, tid);
+            self.copies.own.insert(op, (tid, spg));
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
-            // No connection has this number.
-            let (conn, addrs, patience) = (0, Arc::default(), Patience::Endless);
+            // It waits in the PG whatever happens: no client can hold it instead.
+            let (conn, addrs, patience) = (conn_of(op), Arc::default(), Patience::Endless);
             let timeouts = Timeouts::default();
             let op = ClientOp { id: op, conn, reqid, addrs, msg: Box::new(msg), patience, timeouts };
             self.answer_pg(spg, PgEvent::Client(op));
@@ -368,7 +393,7 @@ impl OsdCore {
 
     /// A PG here answers; false if the request was not ours.
     pub(crate) fn own_source_reply(&mut self, op: OpId, reply: Option<&MOsdOpReply>) -> bool {
-        let Some(tid) = self.copies.own.remove(&op) else { return false };
+        let Some((tid, _)) = self.copies.own.remove(&op) else { return false };
         if let Some(reply) = reply {
             self.source_answered(tid, reply);
             self.begin_copies();
@@ -396,12 +421,10 @@ impl OsdCore {
             let Some(job) = self.copies.jobs.remove(&tid) else { continue };
             match due {
                 Due::Again => self.ask_source(job, Some(tid)),
-                Due::GivenUp => {
-                    self.copies.own.retain(|_, t| *t != tid);
-                    self.fetched(&job, Fetched::Failed(errno::ETIMEDOUT));
-                }
+                Due::GivenUp => self.fetched(&job, Fetched::Failed(errno::ETIMEDOUT)),
             }
         }
+        self.end_own();
         self.begin_copies();
         self.perform();
     }
@@ -563,6 +586,25 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, [1, 2, 3, 5]);
         assert!(p.copies.jobs.is_empty() && p.copies.waiting.is_empty());
+    }
+
+    /// A PG here may have it wait for long, for an object that nobody has: it would stay there for each copy that was wanted.
+    #[test]
+    fn what_is_asked_of_a_pg_here_ends_with_its_copy() {
+        let mut p = Play::new(2, CHUNK, Duration::from_secs(1_000_000));
+        p.step();
+        let (pg, tids) = (SpgId::new(PgId::new(1, 0), -1), p.copies.jobs.keys().copied().collect::<Vec<_>>());
+        p.copies.own = [(70, (tids[0], pg)), (71, (tids[1], pg))].into();
+        assert_eq!(p.copies.ended(), []);
+        assert!(p.copies.forget(p.copies.jobs[&tids[0]].op));
+        assert_eq!(p.copies.ended(), [(70, pg)]);
+        assert_eq!(
+            (p.copies.ended(), p.copies.own.len()),
+            (vec![], 2),
+            "its PG is told once, and says when it is gone"
+        );
+        p.until(1);
+        assert_eq!(p.copies.ended(), [(71, pg)], "given up");
     }
 
     #[test]

@@ -71,6 +71,10 @@ impl OsdCore {
             result = self.maps.advance();
             if let Ok(true) = result {
                 self.map_advanced();
+                if self.life.is_over() {
+                    // It was marked down too often. Further maps would have it open links again.
+                    return;
+                }
             }
         }
         if let Err(e) = result {

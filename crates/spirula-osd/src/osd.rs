@@ -637,7 +637,7 @@ impl OsdCore {
                     p.trail.note(phase, self.now.mono);
                 }
             }
-            PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
+            PgEffect::Drop(op) if self.own_source_reply(op, None) => self.reads_gone(id, op),
             PgEffect::Drop(op) => self.drop_op(id, op),
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
             PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
