@@ -97,7 +97,7 @@ print(sorted(seen))
         for pool, code in (('data', 22), ('elsewhere', 13)):
             r = self.c.ceph(*user, 'rbd', 'task', 'add', 'flatten', f'{pool}/image', check=False)
             assert r.code == code, (pool, r)
-        for argv in (['osd', 'df'], ['balancer', 'status']):
+        for argv in (['osd', 'df'], ['balancer', 'status'], ['rbd', 'perf', 'image', 'stats']):
             r = self.c.ceph(*user, *argv, check=False)
             assert r.code == 13 and 'access denied' in r.err, (argv, r)
         reader = self.user('reader', 'mon', 'profile rbd-read-only', 'osd', 'profile rbd-read-only', 'mgr', 'profile rbd-read-only')

@@ -301,8 +301,6 @@ class Rbd(Images):
         assert self.c.json('rbd', 'task', 'list') == [] and self.c.json('rbd', 'mirror', 'snapshot', 'schedule', 'list') == {}
         assert self.c.ceph('rbd', 'task', 'cancel', '1', check=False).code == 2
         assert self.c.ceph('rbd', 'trash', 'purge', 'schedule', 'list', 'nopool', check=False).code == 2
-        err = self.refused('perf', 'image', 'iostat', '--iterations', '1')
-        assert 'rbd_support' in err, err
 
     def test_15_mirroring_of_one_cluster_tells_how_it_stands(self):
         self.rbd('mirror', 'pool', 'enable', 'rbd', 'image')

@@ -270,9 +270,6 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io:
             for what in ('add', 'rm'):
                 r = self.rbd(*words, what, '--pool', 'rbd', '1h', check=False)
                 assert r.code != 0, r
-        for what in ('iotop', 'iostat'):
-            r = self.rbd('perf', 'image', what, *(['--iterations', '1'] if what == 'iostat' else []), check=False)
-            assert r.code != 0, r
 
     def test_12_devices_and_caches_that_are_not_here(self):
         assert self.rbd('device', 'list').out.strip() == ''
@@ -498,6 +495,11 @@ class RbdApi(Images):
 class RbdVerify(Images):
     """fio's own verifying, and file systems, on images to which all is done at once."""
 
+    def setup(self, clients):
+        super().setup(clients)
+        self.c.ceph('osd', 'pool', 'create', 'rbd', '8')
+        self.rbd('pool', 'init', 'rbd')
+
     def fio(self, image):
         argv = ['fio', '--name=v', '--ioengine=rbd', '--pool=rbd', f'--rbdname={image}', '--clientname=admin', '--rw=randwrite', '--bs=4k', '--iodepth=8', '--size=24M',
                 '--rate_iops=150', '--verify=crc32c', '--verify_fatal=1', '--verify_backlog=256', '--verify_state_save=0']
@@ -511,8 +513,6 @@ class RbdVerify(Images):
         if self.clients.root or not shutil.which('fio'):
             raise Skip('fio is not installed beside these clients')
         c = self.c
-        c.ceph('osd', 'pool', 'create', 'rbd', '8')
-        self.rbd('pool', 'init', 'rbd')
         c.ceph('osd', 'set-require-min-compat-client', 'mimic')
         self.rbd('import', self.file('parent', os.urandom(40 * MB)), 'parent', '--no-progress')
         self.rbd('snap', 'create', 'parent@s', '--no-progress')

@@ -1,8 +1,11 @@
 //! What goes into the manager and what comes out.
 
+use bytes::Bytes;
 use spirula_auth::caps::MgrCaps;
 use spirula_messages::Message;
-use spirula_types::{AddrVec, EntityName, OsdId, Uuid};
+use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::osd::OpResult;
+use spirula_types::{AddrVec, EntityName, ObjectLocator, OsdId, Uuid};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -83,6 +86,15 @@ pub enum MgrEvent {
     MonClosed,
     /// OSDs of this process that do not run though nobody stopped them, and why; replaces what was told before.
     Stopped(BTreeMap<OsdId, String>),
+    /// What came of a [`MgrEffect::Read`].
+    Read {
+        /// Its number.
+        call: u64,
+        /// 0 or −errno.
+        result: i32,
+        /// What was read.
+        ops: Vec<OpResult>,
+    },
     /// Time has passed; wanted at the latest after [`crate::Mgr::wake_after`].
     Tick,
 }
@@ -99,4 +111,19 @@ pub enum MgrEffect {
     Subscribe(&'static str, u64),
     /// Close the connection.
     Close(ConnId),
+    /// Read of an object, as a client of the cluster, and tell what came of it ([`MgrEvent::Read`]). The manager does not depend on it.
+    Read(ObjectRead),
+}
+
+/// An object to be read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectRead {
+    /// Number of the read.
+    pub call: u64,
+    /// Where the object is.
+    pub at: ObjectLocator,
+    /// Its name.
+    pub oid: Bytes,
+    /// What to read of it.
+    pub ops: Vec<OsdOp>,
 }

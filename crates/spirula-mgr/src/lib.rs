@@ -12,11 +12,12 @@ mod commands;
 mod event;
 mod foreign;
 pub mod health;
+mod images;
 mod mgr;
 mod network;
 pub mod pgmap;
 mod removals;
 mod services;
 
-pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
+pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, ObjectRead, Peer};
 pub use mgr::Mgr;

@@ -5,6 +5,7 @@ use crate::commands::{self, Order};
 use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::foreign::{Counters, ServiceReport};
 use crate::health::{self, SlowOps};
+use crate::images::Images;
 use crate::pgmap::PgMap;
 use crate::services::Services;
 use spirula_encoding::{from_slice, to_vec};
@@ -14,7 +15,7 @@ use spirula_messages::ceph::{
     MCommand, MCommandReply, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap,
     MMgrOpen, MMgrReport, MOsdMap, kind,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, Since};
 use spirula_messages::{Body, Message};
 use spirula_types::{EntityName, EntityType, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
@@ -86,6 +87,7 @@ pub struct Mgr {
     /// OSDs that its process cannot run, and why.
     stopped: BTreeMap<OsdId, String>,
     pub(crate) services: Services,
+    pub(crate) images: Images,
     next_beacon: Duration,
     last_digest: Option<Duration>,
     /// A pool with a quota was written to since.
@@ -106,6 +108,7 @@ impl Mgr {
             osds: BTreeMap::new(),
             stopped: BTreeMap::new(),
             services: Services::new(now),
+            images: Images::default(),
             next_beacon: now.mono,
             last_digest: None,
             towards_quota: false,
@@ -180,6 +183,10 @@ impl Mgr {
                 self.stopped = osds;
                 // At once: somebody looks for the reason.
                 self.last_digest = None;
+            }
+            MgrEvent::Read { call, result, ops } => {
+                self.images.names(now.mono, call, result, &ops);
+                self.read_names(now, out);
             }
             MgrEvent::Tick => {}
         }
@@ -338,7 +345,7 @@ impl Mgr {
             kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
                 Ok(body) => {
                     let r = commands::run(self, now, &body.cmd);
-                    self.give_orders(&r.orders, out);
+                    self.follow(now, &r, out);
                     let reply = MMgrCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -356,7 +363,7 @@ impl Mgr {
                     } else {
                         commands::tell(self, now, &body.cmd)
                     };
-                    self.give_orders(&r.orders, out);
+                    self.follow(now, &r, out);
                     let reply = MCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -414,6 +421,18 @@ impl Mgr {
     /// What a metadata server counts.
     pub(crate) fn counters_of(&self, mds: &str) -> Option<&Counters> {
         self.sessions.values().rev().filter_map(|s| s.counters.as_ref()).find(|(name, _)| name == mds).map(|(_, c)| c)
+    }
+
+    /// Does what follows from a command.
+    fn follow(&mut self, now: Now, r: &commands::Reply, out: &mut Vec<MgrEffect>) {
+        self.give_orders(&r.orders, out);
+        if r.counts_images {
+            self.images.ask(now.mono);
+        }
+    }
+
+    fn read_names(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
+        out.extend(self.images.look(now.mono).map(MgrEffect::Read));
     }
 
     /// Passes orders on. OSDs are known by the connections over which they report.
@@ -483,8 +502,15 @@ impl Mgr {
         while entry.perf.len() > PERF_KEPT {
             entry.perf.pop_front();
         }
-        let ack = OsdReportAck { seq: report.seq, period_ms: REPORT_PERIOD_MS, want_full: !known && !report.full };
+        let ack = OsdReportAck {
+            seq: report.seq,
+            period_ms: REPORT_PERIOD_MS,
+            want_full: !known && !report.full,
+            count_images_ms: Since(self.images.wanted_ms(now.mono)),
+        };
         out.push(MgrEffect::Send(conn, ack.into_message(0)));
+        self.images.report(now.mono, osd, report.images.0);
+        self.read_names(now, out);
     }
 
     /// What clients and recovery do now, over all pools.

@@ -128,6 +128,7 @@ fn report(osd: OsdId, pgs: &[(u32, PgState)]) -> OsdReport {
         perf: BTreeMap::new(),
         hostname: "h0".into(),
         config: BTreeMap::new(),
+        images: Default::default(),
     }
 }
 

@@ -193,6 +193,7 @@ fn cluster() -> Mgr {
             perf: BTreeMap::new(),
             hostname: "h0".into(),
             config: BTreeMap::new(),
+            images: Default::default(),
         };
         let conn = 100 + osd as u64;
         let peer = Peer {

@@ -11,7 +11,8 @@ use spirula_messages::ceph::{
     MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, MOsdMap,
     ServiceDaemon,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, Since};
+use spirula_messages::cluster::images::{ImageKey, ImageLoad, ImageLoads};
 use spirula_messages::{Body, Message};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
@@ -104,6 +105,7 @@ fn report(osd: OsdId, seq: u64, full: bool, pgs: &[(PgId, PgStat)]) -> OsdReport
             "osd_max_backfills".to_owned(),
             vec![("override".to_owned(), "3".to_owned()), ("mon".to_owned(), "2".to_owned())],
         )]),
+        images: Default::default(),
     }
 }
 
@@ -466,4 +468,66 @@ proptest! {
             prop_assert_eq!(command(&mut mgr, &format!("{{\"prefix\":\"{prefix}\",\"format\":\"json\"}}")).0, 0);
         }
     }
+}
+
+/// Image `a` of pool `p` is used while somebody asks: OSDs are told to count, names are read, and a minute later it is over.
+#[test]
+fn what_images_do_is_counted_while_somebody_asks() {
+    let mut mgr = new();
+    let mut m = map(1);
+    m.pools.get_mut(&1).unwrap().application_metadata.insert("rbd".into(), BTreeMap::new());
+    send_map(&mut mgr, 0, &m);
+    open(&mut mgr, 5);
+    let key = ImageKey { pool: 1, namespace: String::new(), id: "10ab".into() };
+    let load = ImageLoad { writes: 50, write_bytes: 50 << 12, write_ns: 50_000_000, ..ImageLoad::default() };
+    let tell = |mgr: &mut Mgr, ms, seq| {
+        let images = Since(ImageLoads { over_ms: 1000, loads: vec![(key.clone(), load)] });
+        let body = OsdReport { images, ..report(0, seq, true, &[]) };
+        let effects = give(mgr, ms, MgrEvent::Message { conn: 5, message: body.into_message(0) });
+        let acks = to_conn::<OsdReportAck>(&effects, 5);
+        let read = effects.iter().find_map(|e| match e {
+            MgrEffect::Read(r) => Some((r.call, r.at.pool, r.oid.clone())),
+            _ => None,
+        });
+        (acks[0].count_images_ms.0, read)
+    };
+    let ask = |mgr: &mut Mgr, ms, more: &[(&str, &str)]| -> (i32, String, Value) {
+        let mut cmd = serde_json::json!({"prefix": "rbd perf image stats", "format": "json"});
+        more.iter().for_each(|(k, v)| cmd[*k] = (*v).into());
+        let body = MMgrCommand { fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: Bytes::new() };
+        let effects = give(mgr, ms, MgrEvent::Message { conn: 1, message: body.into_message(1) });
+        let r = to_conn::<MMgrCommandReply>(&effects, 1).remove(0);
+        (r.result, r.status, serde_json::from_slice(&r.output).unwrap_or_default())
+    };
+    assert_eq!(tell(&mut mgr, 1000, 1), (0, None), "nobody asks");
+    let first = ask(&mut mgr, 2000, &[]).2;
+    assert_eq!((&first["stats"], &first["pool_descriptors"]), (&serde_json::json!([]), &serde_json::json!({})));
+    assert_eq!(first["timestamp"], 1_795_200_002.0);
+    let (count, read) = tell(&mut mgr, 3000, 2);
+    let (call, pool, oid) = read.unwrap();
+    assert_eq!((count, pool, &oid[..]), (10_000, 1, &b"rbd_directory"[..]));
+    let pairs = BTreeMap::from([(Bytes::from_static(b"id_10ab"), Bytes::from(to_vec(&"vm".to_owned())))]);
+    let mut op = spirula_messages::ceph::op::OsdOp::omap_get_vals_by_keys(&[]);
+    op.indata = to_vec(&pairs).into();
+    let ops = vec![spirula_messages::ceph::osd::OpResult { op, rval: 0, output_crc: None }];
+    give(&mut mgr, 3010, MgrEvent::Read { call, result: 0, ops });
+    for more in [&[][..], &[("pool_spec", "")], &[("pool_spec", "p"), ("sort_by", "read_latency")]] {
+        let (result, _, got) = ask(&mut mgr, 3100, more);
+        assert_eq!(result, 0);
+        assert_eq!(got["pool_descriptors"], serde_json::json!({"0": "p"}));
+        assert_eq!(got["stats"], serde_json::json!([{"0/vm": [50.0, 0.0, 204_800.0, 0.0, 1_000_000.0, 0.0]}]));
+    }
+    assert_eq!(ask(&mut mgr, 3100, &[("pool_spec", "p/ns")]).2["stats"], serde_json::json!([]));
+    // In Ceph's words.
+    for (more, result, why) in [
+        (("pool_spec", "q"), -2, "[errno 2] RADOS object not found (Pool 'q' not found)"),
+        (("pool_spec", "p/n/s"), -22, "Invalid pool spec: p/n/s"),
+        (("sort_by", "name"), -22, "'name' is not one of"),
+    ] {
+        let (got, status, _) = ask(&mut mgr, 3100, &[more]);
+        assert!(got == result && status.starts_with(why), "{got} {status}");
+    }
+    assert_eq!(tell(&mut mgr, 62_000, 3).0, 1100, "it was asked last at 3.1 s");
+    assert_eq!(tell(&mut mgr, 63_100, 4), (0, None));
+    assert_eq!(ask(&mut mgr, 63_200, &[]).2["stats"], serde_json::json!([]), "all is forgotten");
 }

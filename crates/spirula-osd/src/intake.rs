@@ -199,6 +199,7 @@ impl OsdCore {
             answer,
             reading: false,
             what: (msg.oid.clone(), first, msg.ops.len()),
+            image: self.images.of(self.now.mono, pg.pg.pool, &msg.locator.namespace, &msg.oid),
         };
         let op = self.requests.begin(pending);
         let op = ClientOp { id: op, conn: id, reqid, addrs, msg: Box::new(msg), patience, timeouts };

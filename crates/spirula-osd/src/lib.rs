@@ -26,8 +26,8 @@
 //! * [`space`], [`waits`]: how full the store is, and what a full one refuses; PGs that wait for room
 //! * [`packing`]: data compressed by helper threads before it is submitted
 //! * [`access`]: who may do what
-//! * [`tell`], [`commands`], [`perf`], [`history`], [`report`], [`clog`]: commands, counters,
-//!   requests as operators see them, statistics, cluster log
+//! * [`tell`], [`commands`], [`perf`], [`history`], [`report`], [`clog`], [`images`]: commands, counters,
+//!   requests as operators see them, statistics, cluster log, what block images are asked for
 
 mod access;
 mod agenda;
@@ -39,6 +39,7 @@ mod copies;
 mod follow;
 mod heartbeat;
 mod history;
+mod images;
 mod inside;
 mod intake;
 mod life;

@@ -22,6 +22,7 @@ use crate::commands::Bench;
 use crate::copies::Copies;
 use crate::follow::{MAP_KEY, MapRetry};
 use crate::history::{History, Shown, Trail};
+use crate::images::Images;
 use crate::intake::Early;
 use crate::life::Life;
 use crate::links::ManagerLink;
@@ -52,6 +53,7 @@ use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MOsdBackoff, MOsdMap, MO
 use spirula_messages::cluster::control::{
     OsdForce, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateGrant, PgsCreatedAck,
 };
+use spirula_messages::cluster::images::ImageKey;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtls, PgTxn};
 use spirula_messages::cluster::write::PgWrite;
 use spirula_messages::{Body, Message};
@@ -206,6 +208,8 @@ pub(crate) struct Pending {
     pub(crate) reading: bool,
     /// Its object, its first op, and how many ops it has.
     pub(crate) what: (Bytes, Option<OsdOp>, usize),
+    /// The block image that it is of, if such are counted.
+    pub(crate) image: Option<Box<ImageKey>>,
 }
 
 /// A request as operators see it.
@@ -253,6 +257,7 @@ pub struct OsdCore {
     pub(crate) ran: Ran,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
+    pub(crate) images: Images,
     pub(crate) bench: Option<Bench>,
     pub(crate) history: History,
     pub(crate) passed: Passed,
@@ -320,6 +325,7 @@ impl OsdCore {
             ran: Ran::default(),
             reporter: Reporter::default(),
             perf: Perf::default(),
+            images: Images::default(),
             bench: None,
             history: History::default(),
             passed: Passed::default(),
@@ -430,7 +436,10 @@ impl OsdCore {
                     self.stop();
                 }
             }),
-            OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| self.reporter.acked(&a)),
+            OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| {
+                self.images.count_for(self.now.mono, a.count_images_ms.0);
+                self.reporter.acked(&a);
+            }),
             OsdScrub::KIND => OsdScrub::from_message(&m).map(|o| self.scrub_ordered(o)),
             OsdForce::KIND => OsdForce::from_message(&m).map(|o| self.forced(&o)),
             other => {
@@ -724,6 +733,16 @@ impl OsdCore {
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);
+        if let Some(image) = p.image.take() {
+            self.perf.image_ops += 1;
+            self.images.count(
+                self.now.mono,
+                *image,
+                p.write,
+                if p.write { p.bytes } else { m.data.len() as u64 },
+                took,
+            );
+        }
         self.sched.pacer.answered(self.now.mono, took);
         if p.write {
             self.perf.writes += 1;

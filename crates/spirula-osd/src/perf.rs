@@ -75,6 +75,8 @@ pub struct Perf {
     pub pings: u64,
     /// Bad copies replaced by good ones.
     pub repaired: u64,
+    /// Client requests counted by their block images.
+    pub image_ops: u64,
 }
 
 impl Perf {
@@ -96,6 +98,7 @@ impl Perf {
             "op_w_latency": self.write_latency.dump(),
             "subop_w": self.subop_writes,
             "parked_reads": self.parked_reads,
+            "op_image": self.image_ops,
             "map_messages": self.maps,
             "heartbeats": self.pings,
             "numpg": pgs,
@@ -163,6 +166,7 @@ const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
         ("osd", "op_w_latency", Avg, "wlat", "the same latency, writes"),
         ("osd", "subop_w", Count, "sop", "writes taken as a replica"),
         ("osd", "parked_reads", Count, "park", "reads that waited for the disk"),
+        ("osd", "op_image", Count, "img", "requests counted by their block images, while somebody asks for that"),
         ("osd", "map_messages", Count, "map", "OSD maps taken"),
         ("osd", "heartbeats", Count, "hb", "heartbeats sent"),
         ("osd", "numpg", Gauge, "pgs", "placement groups"),

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{OsdStatReport, PathTimes, PgState, StoreStatfs};
 use spirula_messages::Body;
-use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
+use spirula_messages::cluster::control::{OsdReport, OsdReportAck, Since};
+use spirula_messages::cluster::images::ImageLoads;
 use spirula_pg::Pg;
 use spirula_store::{PoolSpace, Statfs};
 use spirula_types::{Epoch, OsdId, PgId, SpgId, Uuid};
@@ -48,6 +49,8 @@ pub struct Facts<'a> {
     pub slow_paths: Vec<PathTimes>,
     pub hostname: String,
     pub config: BTreeMap<String, Vec<(String, String)>>,
+    /// What was asked of block images.
+    pub images: ImageLoads,
 }
 
 /// When to report and what has changed.
@@ -225,6 +228,7 @@ impl Reporter {
             perf: f.perf.counters(),
             hostname: f.hostname,
             config: f.config,
+            images: Since(f.images),
         }
     }
 }
@@ -255,6 +259,7 @@ impl OsdCore {
             slow_paths,
             hostname: self.cfg.host.clone(),
             config: self.cfg.settings.told(),
+            images: self.images.take(now),
         };
         link.send(self.reporter.make(now, self.now.wall, facts).into_message(0));
     }

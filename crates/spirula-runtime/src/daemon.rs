@@ -52,10 +52,15 @@ impl<E: From<NetEvent> + Send + 'static> Mailbox<E> {
 
     /// A sink for network events.
     pub fn sink(&self) -> NetSink {
+        self.sink_of(E::from)
+    }
+
+    /// One for the events of certain links, which `name` makes the daemon's own of another kind.
+    pub fn sink_of(&self, name: fn(NetEvent) -> E) -> NetSink {
         let tx = self.tx.clone();
         NetSink::new(
             Arc::new(move |e| {
-                let _ = tx.send(E::from(e));
+                let _ = tx.send(name(e));
             }),
             self.depth.clone(),
         )

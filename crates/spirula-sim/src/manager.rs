@@ -68,6 +68,8 @@ impl Manager {
                     self.with_monitors(local, out, |m, asks| m.subscribe(what, start, asks));
                 }
                 MgrEffect::Close(conn) => out.push(Output::Close(conn)),
+                // Nobody asks what images do here.
+                MgrEffect::Read(_) => {}
             }
         }
     }

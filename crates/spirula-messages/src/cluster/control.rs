@@ -14,6 +14,7 @@
 //!
 //! Between monitors: [`super::quorum`].
 
+use super::images::ImageLoads;
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -383,6 +384,8 @@ control! {
         hostname: String,
         /// Options that differ from their defaults, for `config show`: who set each to what, the one that counts first.
         config: BTreeMap<String, Vec<(String, String)>>,
+        /// What was asked of block images, where the manager wants it counted ([`OsdReportAck::count_images_ms`]).
+        images: Since<ImageLoads>,
     }
 }
 
@@ -395,6 +398,8 @@ control! {
         period_ms: u32,
         /// Send everything next time (the manager is new and knows nothing).
         want_full: bool,
+        /// Count what is asked of block images for so long, milliseconds, and report it; 0: do not.
+        count_images_ms: Since<u32>,
     }
 }
 
@@ -537,6 +542,18 @@ mod tests {
         front[2..6].copy_from_slice(&len.to_le_bytes());
         let got = OsdBoot::read(1, &front.into(), &Bytes::new()).unwrap();
         assert_eq!(got, OsdBoot { stood_ms: Since(0), ..boot() });
+    }
+
+    #[test]
+    fn an_earlier_manager_counts_no_images() {
+        let ack = OsdReportAck { seq: 1, period_ms: 2, want_full: true, count_images_ms: Since(9) };
+        let mut front = ack.segments().0;
+        assert_eq!(OsdReportAck::read(1, &front.clone().into(), &Bytes::new()).unwrap(), ack);
+        front.truncate(front.len() - 4);
+        let len = u32::from_le_bytes(front[2..6].try_into().unwrap()) - 4;
+        front[2..6].copy_from_slice(&len.to_le_bytes());
+        let got = OsdReportAck::read(1, &front.into(), &Bytes::new()).unwrap();
+        assert_eq!(got, OsdReportAck { count_images_ms: Since(0), ..ack });
     }
 
     #[test]

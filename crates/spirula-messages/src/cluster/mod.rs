@@ -5,6 +5,7 @@
 
 pub mod control;
 pub mod entry;
+pub mod images;
 pub mod pg;
 pub mod quorum;
 pub mod scrub;

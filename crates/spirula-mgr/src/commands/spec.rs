@@ -156,6 +156,8 @@ pub(crate) struct Reply {
     pub data: String,
     /// Orders to OSDs that follow from it.
     pub orders: Vec<(OsdId, Order)>,
+    /// It asked what is done with block images: OSDs count that for a while.
+    pub counts_images: bool,
 }
 
 impl Reply {

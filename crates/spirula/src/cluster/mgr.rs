@@ -1,6 +1,7 @@
 //! The manager's shell: its mailbox and its links.
 
 use super::host;
+use super::mgr_client::MgrClient;
 use anyhow::Context;
 use spirula_auth::caps::MgrCaps;
 use spirula_messages::Body;
@@ -28,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub enum MgrMail {
     /// Network.
     Net(NetEvent),
+    /// Network, of the links that the manager has as a client.
+    Client(NetEvent),
     /// OSDs of this process that do not run though nobody stopped them, and why.
     Stopped(BTreeMap<OsdId, String>),
     /// Stop; answers when done.
@@ -72,6 +75,7 @@ pub struct MgrHandle {
 pub struct MgrDaemon {
     mgr: Mgr,
     mon: MonLink,
+    client: MgrClient,
     answers: Answers,
     next_look: Duration,
     out: Vec<MgrEffect>,
@@ -120,16 +124,19 @@ impl MgrDaemon {
             addrs: me.addrs.clone(),
             metadata,
             hostname: setup.host.clone(),
-            settings: setup.settings.of(format!("mgr.{name}")),
+            settings: setup.settings.clone().of(format!("mgr.{name}")),
         };
         let addrs = me.addrs.clone();
         let login = setup.auth.login(&me);
+        let client =
+            MgrClient::new(setup.mons.all().to_vec(), name, &setup.settings, mailbox.sink_of(MgrMail::Client), on);
         let way = MonWay { hub: hub.clone(), me, login, auth: setup.auth, sink: mailbox.sink(), on: on.clone() };
         let mut mon = MonLink::new(setup.mons, &setup.host, way);
         mon.set_start("monmap", 0);
         let daemon = Self {
             mgr: Mgr::new(config, now()),
             mon,
+            client,
             answers: Answers::new(hub),
             next_look: Duration::ZERO,
             out: Vec::new(),
@@ -149,7 +156,7 @@ impl MgrDaemon {
 
     fn feed(&mut self, event: MgrEvent) {
         let at = now();
-        let mut closed = Vec::new();
+        let (mut closed, mut read) = (Vec::new(), Vec::new());
         self.mgr.handle(at, event, &mut self.out);
         for effect in self.out.drain(..) {
             match effect {
@@ -162,6 +169,7 @@ impl MgrDaemon {
                     self.answers.close(conn);
                     closed.push(conn);
                 }
+                MgrEffect::Read(what) => read.extend(self.client.read(what)),
             }
         }
         self.wake = at.mono + self.mgr.wake_after(at);
@@ -169,6 +177,7 @@ impl MgrDaemon {
         for conn in closed {
             self.feed(MgrEvent::SessionClosed { conn });
         }
+        read.into_iter().for_each(|e| self.feed(e));
     }
 
     fn mon_news(&mut self, news: Vec<MonNews>) {
@@ -190,6 +199,7 @@ impl Daemon for MgrDaemon {
     fn handle(&mut self, event: MgrMail) {
         match event {
             MgrMail::Stop(done) => self.stopped = Some(done),
+            MgrMail::Client(e) => self.client.net(e).into_iter().for_each(|e| self.feed(e)),
             MgrMail::Stopped(osds) => self.feed(MgrEvent::Stopped(osds)),
             MgrMail::Net(NetEvent::Message(conn, message)) => {
                 if self.mon.is(conn) {
@@ -258,11 +268,12 @@ impl Daemon for MgrDaemon {
             self.feed(MgrEvent::MonClosed);
         }
         self.mon_news(news);
+        self.client.tick().into_iter().for_each(|e| self.feed(e));
         self.feed(MgrEvent::Tick);
     }
 
     fn deadline(&self) -> Duration {
-        self.wake.min(self.mon.deadline()).min(self.next_look)
+        self.wake.min(self.mon.deadline()).min(self.next_look).min(self.client.deadline())
     }
 
     fn finished(&self) -> bool {

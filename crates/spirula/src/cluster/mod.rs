@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod host;
 pub mod mgr;
+mod mgr_client;
 pub mod mon;
 pub mod osd;
 pub mod osd_shell;

@@ -1,0 +1,148 @@
+"""`rbd perf image iostat` and `iotop`: Debian's tool shows what each image does, and nothing is counted when nobody looks."""
+import json, os, pty, select, signal, subprocess, time
+from harness import wait
+from images import Images
+
+IMAGES = ('rbd/replicated', 'rbd/coded', 'other/ns/hidden')
+
+
+class RbdPerf(Images):
+    minutes = 3
+
+    def setup(self, clients):
+        super().setup(clients)
+        self.c.ceph('osd', 'erasure-code-profile', 'set', 'two', 'k=2', 'm=1', 'crush-failure-domain=osd')
+        self.c.ceph('osd', 'pool', 'create', 'coded', '8', '8', 'erasure', 'two')
+        self.c.ceph('osd', 'pool', 'set', 'coded', 'allow_ec_overwrites', 'true')
+        self.c.ceph('osd', 'pool', 'application', 'enable', 'coded', 'rbd')
+        for pool in ('rbd', 'other'):
+            self.c.ceph('osd', 'pool', 'create', pool, '8')
+            self.rbd('pool', 'init', pool)
+        self.rbd('namespace', 'create', 'other/ns')
+        self.rbd('create', 'rbd/replicated', '--size', '64M')
+        self.rbd('create', 'rbd/coded', '--size', '64M', '--data-pool', 'coded')
+        self.rbd('create', 'other/ns/hidden', '--size', '64M')
+
+    def load(self, image, kind, size):
+        """`rbd bench` of one thread, until it is killed."""
+        argv = ['rbd', '-c', self.c.conf, 'bench', '--io-type', kind, '--io-size', str(size), '--io-threads', '1', '--io-total', '64G',
+                '--io-pattern', 'rand', image, '--rbd-cache=false']
+        return subprocess.Popen(self.c.clients.wrap(argv), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stats(self, *argv):
+        said = json.loads(self.rbd('perf', 'image', 'iostat', '--format', 'json', *argv, timeout=60).out)
+        return {'/'.join(filter(None, (i['pool'], i['pool_namespace'], i['image']))): i for i in said}
+
+    def counted(self):
+        return sum(self.c.json('tell', f'osd.{n}', 'perf', 'dump')['osd']['op_image'] for n in range(3))
+
+    def test_what_each_image_does(self):
+        # The image in the coded pool has something to be read.
+        self.rbd('bench', '--io-type', 'write', '--io-size', '4M', '--io-threads', '1', '--io-total', '64M', 'rbd/coded')
+        loads = [self.load('rbd/replicated', 'write', 8192), self.load('rbd/coded', 'read', 16384), self.load('other/ns/hidden', 'write', 4096)]
+        try:
+            self.looks()
+        finally:
+            for p in loads:
+                p.terminate()
+                p.wait(30)
+
+    def looks(self):
+        assert self.counted() == 0, 'nobody has asked'
+        begun = time.monotonic()
+        # It says that it waits, and asks again, until there is something.
+        self.stats()
+        assert time.monotonic() - begun < 20
+        wait(lambda: len(self.stats()) == 3, lambda: f'three images: {self.stats()}', 30, pause=1)
+        # What was counted over five seconds is what the same seconds' counters say.
+        before, at = self.totals(), time.monotonic()
+        time.sleep(6)
+        now, over = self.totals(), time.monotonic() - at
+        shown = self.stats()
+        for image in IMAGES:
+            one = shown[image]
+            rates = [(a - b) / over for a, b in zip(now[image], before[image])]
+            for n, name in enumerate(('write_ops', 'read_ops', 'write_bytes', 'read_bytes')):
+                assert abs(one[name] - rates[n]) <= 0.5 * rates[n], (image, name, one, rates)
+        writes = lambda i: (i['write_ops'] > 0, i['read_ops'] > 0)
+        sizes = lambda i: (round(i['write_bytes'] / max(i['write_ops'], 1e-9)), round(i['read_bytes'] / max(i['read_ops'], 1e-9)))
+        for image, does, size in (('rbd/replicated', (True, False), (8192, 0)), ('rbd/coded', (False, True), (0, 16384)),
+                                  ('other/ns/hidden', (True, False), (4096, 0))):
+            one = shown[image]
+            assert writes(one) == does and sizes(one) == size, (image, one)
+            took = one['write_latency'] if does[0] else one['read_latency']
+            # Nanoseconds. One thread waits for each: what it took is no longer than that allows.
+            rate = one['write_ops'] if does[0] else one['read_ops']
+            assert 10_000 < took <= 1.5e9 / rate, (image, one)
+        # A pool is its usual namespace alone, as in Ceph.
+        assert set(self.stats('rbd')) == {'rbd/replicated', 'rbd/coded'}
+        assert set(self.stats('other/ns')) == {'other/ns/hidden'}
+        ask = lambda *argv: json.loads(self.c.ceph('rbd', 'perf', 'image', *argv).out)
+        assert ask('stats', 'other')['stats'] == [] and ask('stats', 'coded')['stats'] == []
+        assert 'read_bytes' in ask('counters', 'rbd')['counter_descriptors']
+        first = lambda by: next(iter(ask('stats', '', by)['stats'][0])).split('/')[1]
+        assert (first('read_bytes'), first('write_bytes')) == ('coded', max((i for i in IMAGES if i != 'rbd/coded'), key=lambda i: self.stats()[i]['write_bytes']).split('/')[-1])
+        # The tables: of one pool without its name, of all with it.
+        lines = self.rbd('perf', 'image', 'iostat', '--iterations', '2', timeout=60).out.split('\n\n')
+        assert len([t for t in lines if t.startswith('NAME')]) == 2 and all(f'{i} ' in lines[0] for i in IMAGES), lines
+        one = self.rbd('perf', 'image', 'iostat', 'other/ns', '--iterations', '1', timeout=60).out.split('\n')
+        assert one[0].split() == ['NAME', 'WR', 'RD', 'WR_BYTES', 'RD_BYTES', 'WR_LAT', 'RD_LAT'] and one[1].split()[0] == 'hidden', one
+        # In Ceph's words.
+        err = self.refused('perf', 'image', 'iostat', 'nowhere', '--iterations', '1', code=2)
+        assert "rbd: mgr command failed: (2) No such file or directory: [errno 2] RADOS object not found (Pool 'nowhere' not found)" in err, err
+        r = self.c.ceph('rbd', 'perf', 'image', 'stats', 'a/b/c', check=False)
+        assert r.code == 22 and 'Error EINVAL: Invalid pool spec: a/b/c' in r.err, r
+        self.users()
+        self.top()
+        # A new name is shown soon, the old one no more; an image in the trash is not shown.
+        self.rbd('rename', 'rbd/replicated', 'rbd/renamed')
+        wait(lambda: set(self.stats('rbd')) == {'rbd/renamed', 'rbd/coded'}, 'the new name', 45, pause=1)
+        # Nobody looks any more: a minute later nothing is counted, however much is done.
+        time.sleep(62)
+        before = self.counted()
+        time.sleep(3)
+        assert self.counted() == before > 0
+
+    def totals(self):
+        said = json.loads(self.c.ceph('rbd', 'perf', 'image', 'counters').out)
+        assert said['counter_descriptors'] == ['write_ops', 'read_ops', 'write_bytes', 'read_bytes', 'write_latency', 'read_latency'], said
+        full = lambda spec: f'{said["pool_descriptors"][spec.split("/")[0]]}/{spec.split("/")[1]}'
+        return {full(spec): figures for row in said['counters'] for spec, figures in row.items()}
+
+    def users(self):
+        """Who may see one pool's images does not see others'."""
+        keyring = os.path.join(self.scratch, 'u.keyring')
+        with open(keyring, 'w') as f:
+            f.write(self.c.ceph('auth', 'get-or-create', 'client.u', 'mon', 'profile rbd', 'osd', 'profile rbd', 'mgr', 'profile rbd pool=rbd').out)
+        ask = lambda *spec: self.c.ceph('-n', 'client.u', '-k', keyring, 'rbd', 'perf', 'image', 'stats', *spec, check=False)
+        assert len(json.loads(ask('rbd').out)['stats']) == 2
+        assert (ask('other/ns').code, ask().code) == (13, 13)
+
+    def top(self):
+        """`iotop` in a terminal, until it shows the images and its user types `q`."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ.update(TERM='vt100', LINES='24', COLUMNS='150')
+            argv = self.c.clients.wrap(['rbd', '-c', self.c.conf, 'perf', 'image', 'iotop'])
+            os.execvp(argv[0], argv)
+        seen, ends = b'', time.monotonic() + 40
+        try:
+            while not all(word in seen for word in (b'WRITES OPS', b'rbd/replicated', b'rbd/coded', b'other/ns/hidden')):
+                assert time.monotonic() < ends, seen
+                if select.select([terminal], [], [], 1)[0]:
+                    seen += os.read(terminal, 65536)
+            os.write(terminal, b'q')
+            done = lambda: os.waitpid(pid, os.WNOHANG)[0] == pid
+            while not done():
+                assert time.monotonic() < ends, seen
+                if select.select([terminal], [], [], 0.1)[0]:
+                    try:
+                        os.read(terminal, 65536)
+                    except OSError:
+                        pass
+            pid = 0
+        finally:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            os.close(terminal)
