@@ -25,4 +25,4 @@ mod watches;
 pub use monitors::{Answer, MonitorOut, Monitors};
 pub use mons::Mons;
 pub use objecter::{Objecter, ObjecterOut, Reply, Request, Target};
-pub use watches::{WatchOut, Watches};
+pub use watches::{PING as WATCH_PING, WatchOut, Watches};

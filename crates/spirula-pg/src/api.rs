@@ -618,6 +618,12 @@ pub enum Bug {
     RollbackHalf,
     /// A member is given a clone though it lacks the head that it is made from.
     MadeWithoutSource,
+    /// A new primary does not look who watches an object.
+    WatchesForgotten,
+    /// A notification does not wait for watches whose clients are not connected.
+    UnconnectedPassed,
+    /// Whoever asks for a watch that has ended is told that it is there.
+    EndedWatchAnswered,
     /// A clone is read before it is recovered.
     CloneNotRecovered,
     /// A trim takes clones that older snapshots need.

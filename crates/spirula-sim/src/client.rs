@@ -8,6 +8,7 @@ use crate::monitor::{addr_of, id_of};
 use crate::past::{self, Held, Look, Snaps};
 use crate::rng::Rng;
 use crate::scenario::FSID;
+use crate::watching::Watching;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use crate::wrong::{Sign, Wrong};
 use spirula_client::{Answer, MonitorOut, Monitors, Mons, Objecter, ObjecterOut, Reply, Request};
@@ -16,7 +17,7 @@ use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
 use spirula_messages::ceph::osd::{backoff_op, flag};
-use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply};
+use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply, MWatchNotify};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
 use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SNAP_HEAD, errno, features};
@@ -139,6 +140,8 @@ pub struct Client {
     pub odd: bool,
     odd_pending: BTreeMap<u64, i64>,
     pub odd_answered: [u64; 2],
+    /// Its watches and notifications, in seeds with such.
+    pub watching: Option<Watching>,
     /// Longest time from begin to answer, true microseconds.
     pub longest: u64,
 }
@@ -186,6 +189,7 @@ impl Client {
             odd: false,
             odd_pending: BTreeMap::new(),
             odd_answered: [0; 2],
+            watching: None,
             longest: 0,
         }
     }
@@ -194,6 +198,7 @@ impl Client {
     pub fn done(&self) -> bool {
         let asks = !self.snap_calls.is_empty() || !self.forget.is_empty();
         !asks
+            && self.watching.as_ref().is_none_or(Watching::done)
             && self.pending.is_empty()
             && self.odd_pending.is_empty()
             && self.audit.is_empty()
@@ -206,7 +211,8 @@ impl Client {
         let odd = |(tid, pool): (&u64, &i64)| format!("odd tid {tid} of pool {pool} {:?}", self.objecter.place(*tid));
         let snap = |(call, about): (&u64, &(i64, bool))| format!("call {call} about a snapshot {about:?}");
         let (odd, snaps) = (self.odd_pending.iter().map(odd), self.snap_calls.iter().map(snap));
-        self.pending.iter().map(one).chain(odd).chain(snaps).collect::<Vec<_>>().join("; ")
+        let watching = self.watching.iter().filter(|w| !w.done()).map(Watching::waits);
+        self.pending.iter().map(one).chain(odd).chain(snaps).chain(watching).collect::<Vec<_>>().join("; ")
     }
 
     /// A request that was not answered in so many microseconds, none of them before `since`; of those on pools that could go on. One that
@@ -291,6 +297,9 @@ impl Client {
                     self.with_monitors(local, out, |m, asks| m.newest("osdmap", asks));
                 }
                 ObjecterOut::Done(tid, reply) => {
+                    if self.watch_reply(local, tid, &reply, out) {
+                        continue;
+                    }
                     if let Err(why) = self.on_reply(local, tid, &reply) {
                         self.wrong.get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
                     }
@@ -633,6 +642,7 @@ impl Client {
             self.breaks -= 1;
             self.break_ways(local, out);
         }
+        self.watch_tick(local, out);
         let more = self.odd && !self.quiet && self.odd_pending.len() < ODD_MAX;
         if more && self.monitors.is_open() && self.rng.one_in(4) {
             self.submit_odd(local, out);
@@ -703,12 +713,67 @@ impl Client {
             (MOsdMap::KIND, _) => self.on_maps(local, m, out),
             (MOsdOpReply::KIND, Some(osd)) => self.on_answer(local, osd, m, out),
             (MOsdBackoff::KIND, Some(osd)) => self.on_backoff(local, osd, m, out),
+            (MWatchNotify::KIND, Some(_)) => self.on_watch(local, m, out),
             _ => Ok(()),
         };
         if let Err(why) = result {
             let sign = if m.kind == MOsdMap::KIND { Sign::Monitors } else { Sign::Reply };
             self.wrong.get_or_insert(sign.of(format!("client {}: {why}", self.id)));
         }
+    }
+
+    /// Lets its watches do something, and does what comes of it.
+    fn with_watching<T>(
+        &mut self,
+        local: Local,
+        out: &mut Vec<Output>,
+        f: impl FnOnce(&mut Watching, &mut Objecter, &mut Vec<ObjecterOut>) -> Result<T, String>,
+    ) -> Option<T> {
+        let mut todo = Vec::new();
+        let result = f(self.watching.as_mut()?, &mut self.objecter, &mut todo);
+        self.perform(local, todo, out);
+        match result {
+            Ok(done) => Some(done),
+            Err(why) => {
+                self.wrong.get_or_insert(Sign::Watch.of(format!("client {}: {why}", self.id)));
+                None
+            }
+        }
+    }
+
+    fn watch_tick(&mut self, local: Local, out: &mut Vec<Output>) {
+        let name = |map: &OsdMap, pool: &i64| map.pool_name(*pool).starts_with("pool");
+        let pools = self.objecter.map().map(|m| m.pools.keys().copied().filter(|p| name(m, p)).collect::<Vec<_>>());
+        let pools = pools.filter(|_| !self.quiet && self.monitors.is_open()).unwrap_or_default();
+        let (at, me) = ((local.mono, local.true_us), self.global_id);
+        self.with_watching(local, out, |w, o, todo| w.tick(at, me, &pools, o, todo));
+    }
+
+    fn watch_look(&mut self, local: Local, out: &mut Vec<Output>) {
+        self.with_watching(local, out, |w, o, todo| {
+            w.look(o, todo);
+            Ok(())
+        });
+    }
+
+    /// Was this operation one about watches?
+    fn watch_reply(&mut self, local: Local, tid: u64, reply: &Reply, out: &mut Vec<Output>) -> bool {
+        let (at, me) = ((local.mono, local.true_us), self.global_id);
+        let its = |w: &mut Watching, o: &mut Objecter, todo: &mut Vec<ObjecterOut>| match w
+            .reply(at, me, tid, reply, o, todo)
+        {
+            Some(Ok(())) => Ok(true),
+            Some(Err(why)) => Err(why),
+            None => Ok(false),
+        };
+        self.watching.is_some() && self.with_watching(local, out, its).unwrap_or(true)
+    }
+
+    fn on_watch(&mut self, local: Local, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+        let m = MWatchNotify::from_message(m).map_err(|e| format!("a word about watches: {e}"))?;
+        let (at, me) = ((local.mono, local.true_us), self.global_id);
+        self.with_watching(local, out, |w, o, todo| w.message(at, me, m, o, todo));
+        Ok(())
     }
 
     fn on_answer(&mut self, local: Local, osd: OsdId, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
@@ -745,6 +810,7 @@ impl Actor for Client {
             Input::Message { conn, message } => self.message(local, conn, &message, out),
             _ => {}
         }
+        self.watch_look(local, out);
     }
 
     fn crash(&mut self, _: &mut Rng) {}

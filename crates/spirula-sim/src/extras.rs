@@ -10,6 +10,7 @@ use crate::manager::Manager;
 use crate::osd::OsdActor;
 use crate::rng::Rng;
 use crate::scenario::{FSID, Scene};
+use crate::watching::Watching;
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
 use spirula_encoding::UTime;
@@ -78,14 +79,16 @@ pub enum Extra {
     Fuzz,
     /// Others take the room of the file systems on which OSDs' disks lie, and give it back.
     Room,
+    /// Clients watch objects and notify those who do.
+    Watches,
     /// Clients make snapshots, read at them, roll objects back to them, and remove them. Not where there is no room for them.
     Snaps,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
-    /// only who asks for it by name, as planted bugs do). Snapshots are nothing rare: they are in one of so many of all seeds.
-    pub const ALL: [(&'static str, Self, u64); 29] = [
+    /// only who asks for it by name, as planted bugs do). Snapshots and watches are nothing rare: they are in one of so many of all seeds.
+    pub const ALL: [(&'static str, Self, u64); 30] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -115,6 +118,7 @@ impl Extra {
         ("room", Self::Room, 4),
         ("load", Self::Load, 4),
         ("snaps", Self::Snaps, 4),
+        ("watches", Self::Watches, 4),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -161,6 +165,9 @@ impl Extra {
             ],
             Self::Room => &["room taken", "PG waits for room"],
             Self::Resets => &["stream reset", "session resumed"],
+            Self::Watches => {
+                &["watch had", "watch lost", "notification complete", "notification late", "notified again"]
+            }
             Self::Snaps => &["snapshot made", "snapshot removed", "read at a snapshot", "rolled back"],
         }
     }
@@ -200,7 +207,8 @@ impl Extras {
         let draw = |all: Self, rng: &mut Rng, (_, e, n): &(&str, Extra, u64)| {
             if *n > 0 && rng.one_in(*n) { all.and(*e) } else { all }
         };
-        let (common, rare): (Vec<_>, Vec<_>) = Extra::ALL.iter().partition(|(_, e, _)| *e == Extra::Snaps);
+        let (common, rare): (Vec<_>, Vec<_>) =
+            Extra::ALL.iter().partition(|(_, e, _)| matches!(e, Extra::Snaps | Extra::Watches));
         let all = common.into_iter().fold(Self(0), |all, kind| draw(all, &mut snaps, kind));
         if seed % 3 != 2 {
             return all;
@@ -264,6 +272,13 @@ impl Scene {
             self.fuzzer = Some(self.world.add(Box::new(fuzzer), 200_000));
             for c in self.clients.clone() {
                 self.world.with(c, |c: &mut Client| c.odd = true);
+            }
+        }
+        if self.extras.has(Extra::Watches) {
+            let mut rng = Rng::new(self.extra_rng.bits());
+            for c in self.clients.clone() {
+                let watching = Watching::new(self.book.clone(), rng.fork());
+                self.world.with(c, |c: &mut Client| c.watching = Some(watching));
             }
         }
         let Some(Code { k, m, overwrites }) = code else { return };
@@ -382,7 +397,8 @@ impl Scene {
             | Extra::Lies
             | Extra::Fuzz
             | Extra::Room
-            | Extra::Snaps => {}
+            | Extra::Snaps
+            | Extra::Watches => {}
         }
     }
 
@@ -460,6 +476,13 @@ impl Scene {
         }
         for (i, name) in Extra::Snaps.shows().iter().enumerate() {
             let done = |c: &mut Client| c.of_snaps.get(i).copied().unwrap_or(0);
+            let all = self.clients.clone().into_iter().map(|c| self.world.with(c, done).unwrap_or(0)).sum::<u64>();
+            if all > 0 {
+                *self.probes.entry(name).or_insert(0) += all;
+            }
+        }
+        for (i, name) in Extra::Watches.shows().iter().enumerate() {
+            let done = |c: &mut Client| c.watching.as_ref().and_then(|w| w.counts.get(i)).copied().unwrap_or(0);
             let all = self.clients.clone().into_iter().map(|c| self.world.with(c, done).unwrap_or(0)).sum::<u64>();
             if all > 0 {
                 *self.probes.entry(name).or_insert(0) += all;

@@ -47,6 +47,7 @@ mod stream;
 mod tell;
 mod troubles;
 mod verify;
+mod watching;
 mod wire;
 mod world;
 mod wrong;

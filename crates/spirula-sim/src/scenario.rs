@@ -11,6 +11,7 @@ use crate::osd::{self, OsdActor};
 use crate::past::Snaps;
 use crate::rng::Rng;
 use crate::troubles::Troubles;
+use crate::watching::Book;
 use crate::world::{ActorId, World};
 use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
@@ -53,7 +54,7 @@ impl Bug {
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the
     /// monitor late: else whoever has the map that shows a primary down grants it nothing more, and one that is up is asked.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 34] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 37] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -98,6 +99,9 @@ impl Bug {
             (Self::Pg(Of::RollbackHalf), &[Extra::Snaps], SHOWN),
             (Self::Pg(Of::TrimTakesMore), &[Extra::Snaps], SHOWN),
             (Self::Pg(Of::TrimNotAwaited), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::WatchesForgotten), &[Extra::Watches], &[Sign::Watch]),
+            (Self::Pg(Of::UnconnectedPassed), &[Extra::Watches], &[Sign::Watch]),
+            (Self::Pg(Of::EndedWatchAnswered), &[Extra::Watches], &[Sign::Watch]),
         ]
     };
 }
@@ -216,6 +220,8 @@ pub(crate) struct Scene {
     pub epochs: BTreeMap<u32, u64>,
     pub probes: BTreeMap<&'static str, u64>,
     pub objects: u32,
+    /// What clients know of each other's watches.
+    pub book: Book,
     /// Operations that OSDs answered.
     pub operations: usize,
     pub bug: Option<Bug>,
@@ -441,6 +447,7 @@ impl Scene {
             epochs: BTreeMap::new(),
             probes: BTreeMap::new(),
             objects,
+            book: Book::default(),
             operations: 0,
             bug: o.bug,
         };

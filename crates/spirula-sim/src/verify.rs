@@ -182,6 +182,12 @@ impl Scene {
         let calm = self.world.now;
         self.audit();
         self.until_well()?;
+        if self.extras.has(Extra::Watches) {
+            // Longer than between two pings, by which whoever has lost a watch learns it.
+            self.run_for(3 * spirula_client::WATCH_PING.as_micros() as u64)?;
+            self.until_well()?;
+            self.book.verdict()?;
+        }
         registers::linearizable(&self.commands()).map_err(|why| Sign::Registers.of(why))?;
         self.books_agree()?;
         let finals = self.check_objects(calm)?;

@@ -40,6 +40,8 @@ pub enum Sign {
     Serves,
     /// What members keep of a PG (missing sets, counts, requests) does not agree.
     Books,
+    /// Somebody who watches was passed over, or a notification is told to have ended as it did not.
+    Watch,
     /// The code panicked.
     Panic,
 }

@@ -266,6 +266,16 @@ impl Watches {
         self.notifies.complete(id, out);
     }
 
+    /// Whoever cannot be told of a notification is waited for no longer: a bug to be planted.
+    fn pass_unconnected(&mut self, object: &HObject, id: u64, out: &mut Vec<PgEffect>) {
+        let Some(watched) = self.objects.get_mut(object) else { return };
+        for (key, w) in watched.watches.iter_mut().filter(|(_, w)| w.conn.is_none()) {
+            if w.owes.remove(&id) {
+                self.notifies.gone(id, *key, out);
+            }
+        }
+    }
+
     /// Clients could not ping their watches, of this object or (`None`) of any: these have all of their time again. `connected`: only
     /// those whose clients are connected; nobody else was kept from pinging.
     pub fn renew(&mut self, object: Option<&HObject>, connected: bool, now_ms: u64) {
@@ -351,6 +361,7 @@ fn disconnected(conn: ConnId, cookie: u64) -> PgEffect {
 impl Pg {
     /// An object's state has been loaded: who watches it is known.
     pub(crate) fn know_watches(&mut self, object: &HObject, stored: &[Watcher], cx: &mut Cx<'_>) {
+        let stored = if planted!(self.core.cfg, WatchesForgotten) { &[] } else { stored };
         self.watches.know(object, stored, cx.now.mono_ms, cx.out);
         if self.watches.of(object).is_some() {
             self.remove_due(cx);
@@ -409,6 +420,9 @@ impl Pg {
                         timeout: *timeout,
                     };
                     self.watches.notify(object, n, now, cx.out);
+                    if planted!(self.core.cfg, UnconnectedPassed) {
+                        self.watches.pass_unconnected(object, *id, cx.out);
+                    }
                 }
                 WatchEffect::Ack { id, cookie, reply } => {
                     self.watches.acked(object, who.name, *id, *cookie, reply, cx.out);
