@@ -216,10 +216,10 @@ impl Client {
     }
 
     /// A request that was not answered in so many microseconds, none of them before `since`; of those on pools that could go on. One that
-    /// waits for the source of a copy may do so for longer.
+    /// waits for the source of a copy, or behind a copy that does, may do so for longer: nobody but copies are kept from it.
     pub fn stands_still(&self, now: u64, since: u64, longest: u64, goes_on: impl Fn(i64) -> bool) -> Option<String> {
         let copies =
-            |p: &Pending| p.object >= COPIED || p.change.as_ref().is_some_and(|c| matches!(c.kind, Kind::Copy(_)));
+            |p: &Pending| p.object >= CLONED || p.change.as_ref().is_some_and(|c| matches!(c.kind, Kind::Copy(_)));
         let (tid, p) =
             self.pending.iter().find(|(_, p)| now > p.begun.max(since) + longest && goes_on(p.pool) && !copies(p))?;
         Some(format!("tid {tid} object {} begun {} {:?}", p.object, p.begun, self.objecter.place(*tid)))

@@ -155,6 +155,10 @@ fn odd_op(all: &[u16], rng: &mut Rng) -> OsdOp {
         2 if rng.one_in(8) => o.union.iter_mut().for_each(|b| *b = rng.bits() as u8),
         _ => {}
     }
+    if matches!(o.op, op::WATCH | op::NOTIFY) {
+        // What becomes of a watch or a notification is told by cookies, which a client gives out itself: those of its own have small numbers.
+        o.union[7] |= 0x80;
+    }
     o.flags = if rng.one_in(8) { rng.bits() as u32 } else { rng.below(4) as u32 };
     o
 }

@@ -49,3 +49,22 @@ fn a_poisoned_entry_harms_nobody_unless_it_is_proposed() {
         assert!(failure.sign == Sign::Exit && failure.why.contains("does not apply"), "{failure}");
     }
 }
+
+/// Planted bugs that whole clusters alone show, the two that are easiest to do without noticing: each must be found by the failure that
+/// it must cause, by a seed that shows nothing without it. (`cargo xtask soak sim` does the same with all of them.)
+#[test]
+fn planted_bugs_of_whole_clusters_are_found_by_what_they_cause() {
+    use spirula_pg::Bug as Of;
+    use spirula_sim::{Bug, Extras};
+    for of in [Of::DeadWithoutProof, Of::EarlyDropped] {
+        let row = Bug::ALL.into_iter().find(|(b, ..)| *b == Bug::Pg(of));
+        let (bug, faults, signs) = row.unwrap_or_else(|| panic!("{of:?} is none that whole clusters show"));
+        let extras = (!faults.is_empty()).then(|| Extras::these(faults));
+        let options = |seed, bug| Options { bug, extras, ..Options::new(seed) };
+        let found = (0..60).find_map(|seed| {
+            let failure = run(&options(seed, Some(bug))).err().filter(|f| signs.contains(&f.sign))?;
+            run(&options(seed, None)).is_ok().then_some(failure)
+        });
+        println!("{of:?}: {}", found.unwrap_or_else(|| panic!("{of:?} is not found in 60 seeds")));
+    }
+}
