@@ -576,8 +576,9 @@ assert open({p("map")!r}, "rb").read()[5000:5005] == b"hello"
         assert all(servers)
         self.c.down()
         assert all(gone(s) for s in servers)
-        self.c.up()
+        said = self.c.up().out
         assert self.server('a') is None
+        assert 'Not started this time' in said and f"'spirula up --dir {self.c.dir} --with mds'" in said, said
         wait(lambda: 'MDS_ALL_DOWN' in self.c.ceph('health', 'detail').out or 'laggy' in self.c.ceph('mds', 'stat').out,
              lambda: self.c.ceph('health', 'detail').out, 60)
         self.c.ceph('fs', 'fail', 'cephfs')

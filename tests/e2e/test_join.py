@@ -56,6 +56,10 @@ class Join(Hosts):
         assert r.code == 1 and 'was used by newhost' in r.err, r
         shown = json.loads(self.net['a'].spirula('token', 'ls', '--dir', self.net['a'].dir).out)
         assert any(t['used'] and t['used']['host'] == 'newhost' for t in shown), shown
+        # What is for the clusters of `spirula up` says what this directory is.
+        for words in (['status'], ['down'], ['osd', 'stop', '3'], ['up']):
+            r = new.spirula(*words, '--dir', new.dir, check=False)
+            assert r.code == 1 and f'spirula host ls|start|stop --dir {new.dir}' in r.err, (words, r)
         # Data goes there.
         self.ceph('osd', 'crush', 'rule', 'create-replicated', 'new', 'r1', 'osd')
         self.ceph('osd', 'pool', 'create', 'there', '4', '4', 'replicated', 'new', '--size', '2')

@@ -59,6 +59,15 @@ class Up(Case):
         assert d.rados('-p', 'data', 'get', 'x', '-').out == open(self.sample()).read()
         d.down()
 
+    def test_a_log_that_is_a_file_is_plain_text(self):
+        d = Cluster(self.scratch, self.clients, 'plain')
+        r = subprocess.run([harness.BINARY, 'up', '--dir', d.dir, '--port', str(d.port), '--osds', '1', '--osd-size', '1G', '--detach'],
+                           env={**os.environ, 'SPIRULA_LOG': 'debug'}, capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0 and '1 OSD up' in r.stdout, r
+        log = open(os.path.join(d.dir, 'spirula.log')).read()
+        d.down()
+        assert 'DEBUG' in log and '\x1b' not in log, log[-2000:]
+
     def test_help_version_and_completions(self):
         for args in (['--help'], ['up', '--help'], ['down', '--help'], ['status', '--help'], ['osd', '--help']):
             assert 'Usage' in self.c.spirula(*args).out
@@ -105,10 +114,22 @@ class Refusals(Case):
         self.c.up()
         self.c.down()
 
+    def test_an_address_of_another_machine_is_not_taken_for_a_port_in_use(self):
+        d = Cluster(self.scratch, self.clients, 'elsewhere')
+        r = d.spirula('up', '--dir', d.dir, '--port', str(d.port), '--bind', '192.0.2.1', check=False)
+        assert r.code == 1 and '192.0.2.1' in r.err and '--bind' in r.err and '--port' not in r.err, r
+        assert 'a new cluster' not in r.out, r
+        # Maps that name all addresses send clients of other machines to themselves.
+        for everywhere in ('0.0.0.0', '::'):
+            r = d.spirula('up', '--dir', d.dir, '--port', str(d.port), '--bind', everywhere, check=False)
+            assert r.code == 1 and f'--bind {everywhere}: clients connect to the address' in r.err, r
+
     def test_too_large_and_too_small_sizes_are_refused(self):
         d = Cluster(self.scratch, self.clients, 'sizes')
         r = d.spirula('up', '--dir', d.dir, '--osd-size', '900T', check=False)
         assert r.code == 1 and 'do not fit' in r.err and '--osd-size' in r.err, r
+        r = d.spirula('up', '--dir', d.dir, '--osd-size', '900T', '--osds', '1', check=False)
+        assert r.code == 1 and '1 OSD of 900 TiB does not fit' in r.err, r
         r = d.spirula('up', '--dir', d.dir, '--osd-size', '1M', check=False)
         assert r.code == 1 and 'too small' in r.err, r
         r = d.spirula('up', '--dir', d.dir, '--osds', '2', '--pool-size', '3', check=False)

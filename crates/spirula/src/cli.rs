@@ -116,7 +116,7 @@ pub struct UpArgs {
     /// Make the new cluster without authentication: whoever reaches it may do everything
     #[arg(long)]
     pub no_auth: bool,
-    /// Address to listen on [default for a new cluster: 127.0.0.1]
+    /// Address to listen on, by which clients reach this machine [default for a new cluster: 127.0.0.1]
     #[arg(long)]
     pub bind: Option<IpAddr>,
     /// Return when the cluster is ready, leaving it running in the background

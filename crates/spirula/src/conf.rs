@@ -9,6 +9,9 @@ pub const KERNEL_OPTION: &str = "rbd_default_map_options";
 /// Its value.
 pub const KERNEL_VALUE: &str = "ms_mode=prefer-crc";
 
+/// How the first line of a file of `spirula up` begins.
+pub const MADE_BY_UP: &str = "Made by 'spirula up'";
+
 /// Writes `ceph.conf` where it is missing. One that names this cluster is left as it is: whoever
 /// edited it wants it so.
 ///
@@ -79,7 +82,7 @@ fn auth(dir: &ClusterDir, m: &Manifest) -> String {
 
 fn text(dir: &ClusterDir, m: &Manifest) -> String {
     format!(
-        "# Made by 'spirula up', for Ceph's clients and for the daemons here; yours to edit.\n\
+        "# {MADE_BY_UP}, for Ceph's clients and for the daemons here; yours to edit.\n\
          [global]\n\
          fsid = {fsid}\n\
          mon_host = {mon_host}\n\

@@ -206,6 +206,22 @@ impl ClusterDir {
         }
     }
 
+    /// Did `spirula create` or `spirula join` make this directory? They write a `ceph.conf`, a keyring or a store for each
+    /// daemon, and no manifest. A copy of a cluster of `spirula up` that was cut short has that cluster's `ceph.conf`.
+    fn is_of_several(&self) -> bool {
+        let daemon = |name: &str| {
+            let name = name.strip_prefix("ceph.").and_then(|n| n.strip_suffix(".keyring")).unwrap_or(name);
+            ["mon.", "mgr.", "osd."].iter().any(|kind| name.strip_prefix(kind).is_some_and(|id| !id.is_empty()))
+        };
+        let holds_one = || {
+            fs::read_dir(&self.path).is_ok_and(|all| all.flatten().any(|e| e.file_name().to_str().is_some_and(daemon)))
+        };
+        let of_up = |text: String| text.contains(crate::conf::MADE_BY_UP);
+        !self.join("cluster.json").exists()
+            && fs::read_to_string(self.conf()).is_ok_and(|text| !of_up(text))
+            && holds_one()
+    }
+
     /// Fails if the directory holds anything that a cluster being made would not have put there.
     fn refuse_foreign(&self) -> anyhow::Result<()> {
         let entries = match fs::read_dir(&self.path) {
@@ -213,6 +229,13 @@ impl ClusterDir {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e).with_context(|| format!("look into {}", self.path.display())),
         };
+        if self.is_of_several() {
+            bail!(
+                "{dir} holds daemons of a cluster of several hosts, each a process of its own: 'spirula host ls|start|stop --dir {dir}' \
+                 is for them, and Ceph's 'ceph -s' tells the cluster's state; 'spirula up' and what goes with it need another --dir",
+                dir = self.path.display(),
+            );
+        }
         for entry in entries {
             let name = entry.with_context(|| format!("look into {}", self.path.display()))?.file_name();
             if !matches!(name.to_str(), Some("lock" | "cluster.json.new" | "spirula.log")) {

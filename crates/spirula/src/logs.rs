@@ -14,7 +14,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -251,9 +251,16 @@ pub fn init() {
     spirula_settings::log::set(Box::new(Orders { path: own_file(), recent: recent.clone() }));
     // Fails only if a log is set up already, which then is used.
     let _ = tracing_subscriber::registry()
-        .with(tracing_subscriber::fmt::layer().with_writer(|| Lines).with_filter(Limit::new(level)))
+        .with(
+            tracing_subscriber::fmt::layer().with_ansi(coloured()).with_writer(|| Lines).with_filter(Limit::new(level)),
+        )
         .with(recent.with_filter(level.max(GATHERED)))
         .try_init();
+}
+
+/// Are lines coloured? On a terminal, unless its user wants none; a file, a pipe and the journal get plain text.
+fn coloured() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 #[cfg(test)]

@@ -4,16 +4,17 @@ use crate::cli::UpArgs;
 use crate::cluster::host::random;
 use crate::cluster::{Cluster, Options};
 use crate::dir::{ClusterDir, Manifest};
-use crate::guests::{self, Guests};
+use crate::guests::{self, Guests, With};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::Sources;
 use crate::size::Size;
 use crate::{Unmet, backup, conf, control, logs, signals};
 use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 use spirula_types::Uuid;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -215,7 +216,10 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         missing = stopped.join("; ");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let (mut summary, mut text) = next_steps(&dir, &manifest, &cluster, seconds, &missing);
+    let (mut summary, mut text) = next_steps(&dir, &manifest, &cluster, seconds, &missing, &args.with);
+    if let Some(line) = forgotten(&dir, &args.with) {
+        text = format!("{text}\n\n{line}");
+    }
     // They would wait for PGs that nobody serves, and `down` for them.
     let with: &[_] = if missing.is_empty() { &args.with } else { &[] };
     if with.len() < args.with.len() {
@@ -343,12 +347,14 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
         auth: !args.no_auth,
         complete: false,
     };
+    can_be_reached_at(m.bind)?;
+    ports_are_free(&m)?;
     progress.say(&format!(
-        "spirula {}: a new cluster in {}: {}, 1 manager, {osds} OSD{} of {}",
+        "spirula {}: a new cluster in {}: {}, 1 manager, {} of {}",
         env!("CARGO_PKG_VERSION"),
         dir.path().display(),
         if m.mons == 1 { "1 monitor".to_owned() } else { format!("{} monitors", m.mons) },
-        if osds == 1 { "" } else { "s" },
+        number_of(osds as usize),
         Size(osd_size)
     ));
     progress.say(&format!(
@@ -360,7 +366,6 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
         },
         m.min_size
     ));
-    ports_are_free(&m)?;
     dir.write_manifest(&m)?;
     Cluster::create(dir, &m, FIRST_POOL, FIRST_POOL_PGS)?;
     m.complete = true;
@@ -368,11 +373,35 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
     Ok(m)
 }
 
+/// Refuses an address that means all of a machine's: the maps name it, and clients elsewhere would look for the daemons at home.
+fn can_be_reached_at(bind: std::net::IpAddr) -> anyhow::Result<()> {
+    if !bind.is_unspecified() {
+        return Ok(());
+    }
+    let own = crate::net::own_addresses();
+    let outside = own.iter().filter(|a| a.is_ipv4() == bind.is_ipv4() && !a.is_loopback() && !a.is_unspecified());
+    let own: Vec<String> = outside.map(ToString::to_string).collect();
+    bail!(
+        "--bind {bind}: clients connect to the address that the cluster's maps name, so it must be one that they reach; {}",
+        if own.is_empty() {
+            "this machine has none but loopback".to_owned()
+        } else {
+            format!("this machine has {}", own.join(", "))
+        }
+    );
+}
+
 /// Refuses a new cluster whose monitors' ports somebody else has, before anything is made: a directory remembers its ports.
 fn ports_are_free(m: &Manifest) -> anyhow::Result<()> {
     for (name, addr) in crate::cluster::mon_addrs(m) {
-        std::net::TcpListener::bind(addr)
-            .with_context(|| format!("mon.{name} cannot listen on {addr}: choose another --port; nothing was made"))?;
+        std::net::TcpListener::bind(addr).map_err(|e| {
+            let other = match e.kind() {
+                ErrorKind::AddrNotAvailable => "no interface of this machine has the address of --bind",
+                ErrorKind::PermissionDenied => "this user may not have that port: choose another --port, from 1024 on",
+                _ => "choose another --port",
+            };
+            anyhow!("mon.{name} cannot listen on {addr}: {other}; nothing was made: {e}")
+        })?;
     }
     Ok(())
 }
@@ -414,8 +443,10 @@ fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result
             bail!("--osd-size {} is too small; an OSD needs {} or more", Size(s), Size(SMALLEST_OSD))
         }
         Some(Size(s)) if s > fits => bail!(
-            "{osds} OSDs of {} do not fit: {} has {} free; use --osd-size {}G or less",
+            "{} of {} {} not fit: {} has {} free; use --osd-size {}G or less",
+            number_of(osds as usize),
             Size(s),
+            if osds == 1 { "does" } else { "do" },
             dir.path().display(),
             Size(free),
             fits >> 30
@@ -450,7 +481,18 @@ fn check_unchanged(args: &UpArgs, m: &Manifest) -> anyhow::Result<()> {
     }
 }
 
-fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, missing: &str) -> (Value, String) {
+fn number_of(osds: usize) -> String {
+    if osds == 1 { "1 OSD".to_owned() } else { format!("{osds} OSDs") }
+}
+
+fn next_steps(
+    dir: &ClusterDir,
+    m: &Manifest,
+    cluster: &Cluster,
+    seconds: f64,
+    missing: &str,
+    with: &[With],
+) -> (Value, String) {
     let pgs = cluster.pg_count();
     let summary = json!({
         "ready": missing.is_empty(),
@@ -469,7 +511,7 @@ fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, m
         "missing": if missing.is_empty() { Value::Null } else { json!(missing) },
     });
     let head = if missing.is_empty() {
-        format!("ready in {seconds:.2} s: {} OSDs up, {pgs} placement groups active+clean", m.osd_uuids.len())
+        format!("ready in {seconds:.2} s: {} up, {pgs} placement groups active+clean", number_of(m.osd_uuids.len()))
     } else {
         format!("running after {seconds:.0} s, but not all is well: {missing}")
     };
@@ -481,13 +523,35 @@ fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, m
          \x20 rados -p {FIRST_POOL} put hello /etc/hostname\n\
          \x20 rados -p {FIRST_POOL} get hello -\n\
          \x20 ceph osd pool create mypool\n\n\
-         Stop it with {}'spirula down --dir {}'; 'spirula up --dir {}' starts it again with its data.",
+         Stop it with Ctrl-C or 'spirula down --dir {}'; '{}' starts it again with its data.",
         dir.conf().display(),
-        "Ctrl-C or ",
         dir.path().display(),
-        dir.path().display(),
+        up_again(dir, with),
     );
     (summary, text)
+}
+
+/// The command that starts this cluster again with these guests.
+fn up_again(dir: &ClusterDir, with: &[With]) -> String {
+    let with: String = with.iter().map(|w| format!(" --with {}", w.word())).collect();
+    format!("spirula up --dir {}{with}", dir.path().display())
+}
+
+/// Says which guests this cluster has had and is not given now: a file system without servers, an S3 without a gateway.
+fn forgotten(dir: &ClusterDir, with: &[With]) -> Option<String> {
+    let missed: Vec<With> =
+        With::value_variants().iter().copied().filter(|w| !with.contains(w) && w.ran_in(dir)).collect();
+    if missed.is_empty() {
+        return None;
+    }
+    let all: Vec<With> =
+        With::value_variants().iter().copied().filter(|w| with.contains(w) || missed.contains(w)).collect();
+    let what: Vec<&str> = missed.iter().map(|w| w.what()).collect();
+    Some(format!(
+        "Not started this time: {}; '{}' starts the cluster with all it had.",
+        what.join(" and "),
+        up_again(dir, &all)
+    ))
 }
 
 #[cfg(test)]

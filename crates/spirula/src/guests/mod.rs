@@ -18,6 +18,7 @@ use crate::process::find_mons;
 use crate::remote::Remote;
 use crate::{Unmet, cluster, keys, logs};
 use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use spirula_runtime::Peer;
@@ -60,6 +61,24 @@ impl With {
             Self::Mds => Box::new(mds::Mds),
             Self::Rgw => Box::new(rgw::Rgw),
         }
+    }
+
+    /// As it is given on the command line.
+    pub fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+
+    /// What people know it by.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Mds => "the file system's metadata servers",
+            Self::Rgw => "the gateway for S3 and Swift",
+        }
+    }
+
+    /// Has it run beside this cluster? Then its first daemon has a log in the directory.
+    pub fn ran_in(self, dir: &ClusterDir) -> bool {
+        dir.join(format!("{}.a.log", self.word())).exists()
     }
 }
 
