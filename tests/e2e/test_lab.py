@@ -1,6 +1,6 @@
 """The lab: `spirula bench` measures, leaves nothing behind (also when it is killed), and says clearly what is wrong; `spirula drill`
 breaks things and puts them back; `spirula report` makes a page that needs nothing but itself."""
-import csv, json, os, re, shutil, signal, struct, subprocess, time, zlib
+import csv, json, os, pty, re, shutil, signal, struct, subprocess, time, zlib
 import xml.etree.ElementTree as ET
 import harness, netns
 from harness import Case, wait
@@ -33,12 +33,18 @@ class Objects(Case):
             assert sum(s['ops'] for s in f['series']) == f['ops'] == sum(n for _, n in f['histogram_ms']), f
             assert 0 < f['latency_ms']['p50'] <= f['latency_ms']['p99'] <= f['latency_ms']['max'] * 1.01
             assert r['bottleneck']['what'] and r['bottleneck']['evidence']
-            assert any(d['name'].endswith(self.c.dir) and d['cpu_us_per_op'] > 0 for d in r['used']['daemons']), r['used']
+            assert any(d['name'].endswith(self.c.dir) for d in r['used']['daemons']), r['used']
+            # Cluster and client talk over the loopback.
+            assert any(n['name'] == 'lo' and n['in_bytes_per_s'] > 0 for n in r['used']['nets']), r['used']['nets']
+            assert r['used']['series'] and all({'busy', 'iowait', 'disk_bytes_per_s', 'net_bytes_per_s'} <= set(x) for x in r['used']['series']), r['used']
+        # Reading 64 small objects in turn takes milliseconds, and a busy machine may leave a daemon less than a clock's tick of a second.
+        assert any(d['cpu_us_per_op'] > 0 for r in v['runs'] for d in r['used']['daemons'] if d['name'].endswith(self.c.dir)), v['runs']
         assert all(0 < r['found']['reads'] < r['found']['ops'] for r in v['runs'] if r['mode'] == 'mixed')
         assert 'mixed 70/30 4 KiB in 16 KiB, 2 × 16 in flight' in said and v['command'].endswith(out), said
         with open(os.path.join(out, 'summary.csv')) as f:
             rows = list(csv.DictReader(f))
-        assert len(rows) == 8 and all(float(row['daemons_cpu_us_per_op']) > 0 and float(row['iowait']) >= 0 and row['bottleneck'] for row in rows), rows
+        assert len(rows) == 8 and all(float(row['daemons_cpu_us_per_op']) >= 0 and float(row['iowait']) >= 0 and row['bottleneck'] for row in rows), rows
+        assert any(float(row['daemons_cpu_us_per_op']) > 0 for row in rows), rows
         # Looking at the machine takes little of it.
         assert all(0 < r['used']['watching_cpu_s'] < 0.02 * r['used']['seconds'] + 0.02 for r in v['runs']), [r['used']['watching_cpu_s'] for r in v['runs']]
         assert self.objects('mine') == []
@@ -165,6 +171,30 @@ class Objects(Case):
         assert due['missed'] > due['ops'] and asked['missed'] == 0, (asked['missed'], due['missed'])
         assert due['latency_ms']['p50'] > 100 > asked['latency_ms']['p50'], (asked['latency_ms'], due['latency_ms'])
         assert self.objects('mine') == []
+
+    def test_9_what_a_person_and_what_a_program_sees(self):
+        words = [harness.BINARY, 'bench', 'objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '2', '--out']
+        # A program: the result, and nothing else.
+        r = subprocess.run([*words, os.path.join(self.scratch, 'program'), '--json'], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+        assert r.returncode == 0 and r.stderr == '' and json.loads(r.stdout) == self.result('program'), r
+        # A person at a terminal: one line that changes, with a bar and rates, and is gone in the end.
+        ours, theirs = pty.openpty()
+        p = subprocess.Popen([*words, os.path.join(self.scratch, 'person')], stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL, text=True)
+        os.close(theirs)
+        shown = b''
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:
+                part = b''
+            if not part:
+                break
+            shown += part
+        out = p.communicate(timeout=60)[0]
+        os.close(ours)
+        lines = [l for l in shown.decode().split('\r\x1b[K') if l.startswith('[')]
+        assert p.returncode == 0 and len(lines) > 3 and all(re.match(r'\[█*·*\] \d+ of 2 s: \d+ op/s, .+B/s', l) for l in lines), shown
+        assert '█' in lines[-1] and lines[-1].count('█') > lines[0].count('█') and 'write 4 KiB, 16 in flight' in out and '\x1b' not in out, (shown, out)
 
     def conf_of(self, addr):
         path = os.path.join(self.scratch, 'away.conf')
@@ -685,6 +715,8 @@ class Block(Case):
         self.c.spirula('bench', 'disk', self.c.dir, '-s', '1', '--file-size', '64M', '--out', disk)
         for name, words, sides in (('randwrite', ['--baseline', disk], ['writes']), ('railway', ['railway'], ['writes', 'reads'])):
             runs = self.bench(name, *words)
+            # One client with so many in flight, and its CPU is known for the load's.
+            assert {(r['threads'], r['used']['client_cpu_us_per_op'] > 1) for r in runs} == {(30 if words == ['railway'] else 32, True)}, runs
             assert [r['mode'] for r in runs] == sides, runs
             for r in runs:
                 f = r['found']

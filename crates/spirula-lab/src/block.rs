@@ -43,8 +43,10 @@ fn job(a: &BlockArgs) -> (String, Vec<String>, u64) {
     let w = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     match a.preset {
         BlockPreset::Railway => (
-            format!("railway: 70/30 {} mixed, 30 jobs", size(16 << 10)),
-            w(&["--rw=randrw", "--rwmixread=70", "--bs=16k", "--iodepth=1", "--numjobs=30", "--group_reporting"]),
+            format!("railway: 70/30 {} mixed, 30 in flight", size(16 << 10)),
+            // The report's 30 jobs were processes of one virtual machine, whose disk is one client with 30 in flight. As many clients
+            // of librbd would hand the image's lock to each other, and that would be all that is measured.
+            w(&["--rw=randrw", "--rwmixread=70", "--bs=16k", "--iodepth=30"]),
             16 << 10,
         ),
         BlockPreset::Randwrite => (
@@ -141,7 +143,9 @@ fn one(
         .args(log.args())
         .env("CEPH_CONF", way.conf.as_deref().unwrap_or(Path::new("")))
         .stdin(Stdio::null());
+    let children = crate::used::children_cpu();
     let out = watch.during(|| fio.output()).context("start fio")?;
+    let children = crate::used::children_cpu() - children;
     if !out.status.success() {
         bail!("fio: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -153,7 +157,8 @@ fn one(
     let n = |v: &Value| v.as_f64().unwrap_or(0.0);
     let sum = |of: &dyn Fn(&Value) -> f64| sides.iter().filter_map(|s| s.2.as_ref().map(of)).sum::<f64>();
     let (ops, iops) = (sum(&|f| n(&f["ops"])), sum(&|f| n(&f["iops"])));
-    let used = watch.end(ops as u64);
+    let mut used = watch.end(ops as u64);
+    used.add_clients(children, ops as u64);
     // Reads and writes are in flight together.
     let in_flight = if a.preset == BlockPreset::Railway { 30 } else { a.threads };
     let mean = sum(&|f| n(&f["latency_ms"]["mean"]) * n(&f["ops"])) / ops.max(1.0);
@@ -191,4 +196,35 @@ pub fn block(lab: &Lab, a: &BlockArgs) -> Result<()> {
     let mut shown = Shown::new(lab, "block", &a.output)?;
     measure(lab, a, &way, &mut shown)?;
     shown.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: BlockArgs,
+    }
+
+    fn asked(words: &str) -> (String, Vec<String>, u64) {
+        job(&Words::try_parse_from(words.split(' ')).expect("arguments").args)
+    }
+
+    /// Several clients of one image would hand its lock to each other, and nothing else would be measured.
+    #[test]
+    fn each_load_is_one_client_with_all_in_flight() {
+        let (name, words, bytes) = asked("block railway");
+        assert!(
+            words.contains(&"--iodepth=30".into()) && !words.iter().any(|w| w.starts_with("--numjobs")),
+            "{words:?}"
+        );
+        assert!(words.contains(&"--rwmixread=70".into()) && name.contains("30 in flight"), "{name} {words:?}");
+        assert_eq!(bytes, 16 << 10);
+        let (_, words, bytes) = asked("block randwrite -t 7");
+        assert!(words.contains(&"--iodepth=7".into()), "{words:?}");
+        assert_eq!(bytes, 4 << 10);
+    }
 }

@@ -150,6 +150,9 @@ impl Baseline {
     }
 }
 
+/// A disk that flushes its cache for more of the time than this is what writes wait for.
+const SYNC_BOUND: f64 = 0.6;
+
 /// What held it up, and by which evidence.
 pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value {
     let percent = |part: f64| format!("{:.0} %", part * 100.0);
@@ -166,10 +169,7 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
             None => String::new(),
         };
         let who = if used.others > 0.2 {
-            format!(
-                "{who}; {:.2} cores went to programs that are neither the cluster's nor the load generator's",
-                used.others
-            )
+            format!("{who}; {:.2} cores went to what is neither the cluster's nor the load generator's", used.others)
         } else {
             who
         };
@@ -179,6 +179,19 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
         && *part > 0.9
     {
         return said("CPU: one thread", format!("thread {thread} of {name} used {} of a core", percent(*part)));
+    }
+    if let Some((name, part, flushes)) = &used.sync
+        && *part > SYNC_BOUND
+    {
+        return said(
+            "syncs of a disk",
+            format!(
+                "{name} flushed its cache {flushes:.0} times a second, {:.2} ms each: {} of the time, on the way of every write; CPUs were {} busy",
+                1000.0 * part / flushes.max(1e-9),
+                percent(part.min(1.0)),
+                percent(used.busy)
+            ),
+        );
     }
     if let Some((name, busy, writes)) = &used.disk
         && (*busy > 0.85 || used.iowait > 0.3)
@@ -232,6 +245,13 @@ mod tests {
         assert!(bottleneck(&busy, 16, 100.0, 1.0)["evidence"].as_str().unwrap().contains("osd.3 with 1.60 cores"));
         let disk = Used { busy: 0.2, disk: Some(("sda".into(), 0.99, 300.0)), ..Used::default() };
         assert_eq!(bottleneck(&disk, 16, 100.0, 1.0)["what"], "disk");
+        let sync = Used { sync: Some(("sda".into(), 0.9, 600.0)), ..disk };
+        let sync = bottleneck(&sync, 16, 100.0, 1.0);
+        assert_eq!(sync["what"], "syncs of a disk");
+        assert!(
+            sync["evidence"].as_str().unwrap().contains("600 times a second, 1.50 ms each: 90 % of the time"),
+            "{sync}"
+        );
         let net = Used { net: Some(("eth0".into(), 120e6, 125e6)), ..Used::default() };
         assert_eq!(bottleneck(&net, 16, 100.0, 1.0)["what"], "one network link");
         assert_eq!(bottleneck(&Used::default(), 1, 100.0, 10.0)["what"], "latency of single requests");

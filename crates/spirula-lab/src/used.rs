@@ -14,8 +14,8 @@ use std::time::Instant;
 struct Machine {
     /// Ticks of all CPUs: busy, waiting for disks, idle.
     cpu: [u64; 3],
-    /// By disk: bytes read, bytes written, reads, writes, milliseconds busy.
-    disks: BTreeMap<String, [u64; 5]>,
+    /// By disk: bytes read, bytes written, reads, writes, milliseconds busy, flushes of its cache, milliseconds that they took.
+    disks: BTreeMap<String, [u64; 7]>,
     /// By interface: bytes in, bytes out, packets dropped or in error.
     nets: BTreeMap<String, [u64; 3]>,
 }
@@ -67,7 +67,10 @@ impl Machine {
                 continue;
             }
             let v: Vec<u64> = words.map(|w| w.parse().unwrap_or(0)).collect();
-            m.disks.insert(name.to_owned(), [at(&v, 2) * 512, at(&v, 6) * 512, at(&v, 0), at(&v, 4), at(&v, 9)]);
+            let [read, written] = [at(&v, 2) * 512, at(&v, 6) * 512];
+            // The last two are 0 on kernels before 5.5.
+            let counters = [read, written, at(&v, 0), at(&v, 4), at(&v, 9), at(&v, 15), at(&v, 16)];
+            m.disks.insert(name.to_owned(), counters);
         }
         for line in dev.lines() {
             let Some((name, rest)) = line.split_once(':') else { continue };
@@ -170,6 +173,8 @@ pub struct Watch {
     last_at: Instant,
     procs: Vec<(Proc, Cpu)>,
     own: Cpu,
+    /// CPU seconds of this process.
+    client: f64,
     series: Vec<Value>,
     /// CPU seconds that watching itself took.
     cost: f64,
@@ -194,13 +199,20 @@ pub struct Used {
     pub thread: Option<(String, String, f64)>,
     /// The busiest disk: name, part of the time it was busy, writes a second.
     pub disk: Option<(String, f64, f64)>,
+    /// The disk that flushed its cache most: name, seconds of a second that flushes took (those that overlap count each), how many a
+    /// second.
+    pub sync: Option<(String, f64, f64)>,
     /// The interface closest to its speed: name, bytes a second in its busier direction, its speed in bytes a second.
     pub net: Option<(String, f64, f64)>,
 }
 
 /// CPU seconds of this thread.
 fn thread_cpu() -> f64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    seconds_of(rustix::time::ClockId::ThreadCPUTime)
+}
+
+fn seconds_of(clock: rustix::time::ClockId) -> f64 {
+    let t = rustix::time::clock_gettime(clock);
     t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }
 
@@ -226,7 +238,8 @@ impl Watch {
         let now = Instant::now();
         let own = cpu_of(std::process::id()).unwrap_or_default();
         let cost = thread_cpu() - cost;
-        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, series: Vec::new(), cost }
+        let client = own_cpu();
+        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, client, series: Vec::new(), cost }
     }
 
     /// Looks once a second while something is done that does not come back before it is over.
@@ -272,6 +285,8 @@ impl Watch {
     /// What was used since the beginning, by `ops` operations.
     pub fn end(mut self, ops: u64) -> Used {
         let seconds = self.since.elapsed().as_secs_f64().max(0.001);
+        // The load is over: what is looked at from here on is none of it.
+        let client = own_cpu() - self.client;
         if self.series.is_empty() {
             self.look();
         }
@@ -293,7 +308,7 @@ impl Watch {
         }
         used.daemons.sort_by(|a, b| b.1.total_cmp(&a.1));
         let own = cpu_of(std::process::id()).unwrap_or_default();
-        used.client = own.own.saturating_sub(self.own.own) as f64 / ticks_per_second();
+        used.client = client;
         used.busiest("the load generator", &self.own, &own, seconds);
         let known = used.client / seconds + used.daemons.iter().map(|d| d.1).sum::<f64>();
         used.others = (busy * cores() - known).max(0.0);
@@ -301,15 +316,19 @@ impl Watch {
         for (name, after) in &now.disks {
             let Some(before) = self.machine.disks.get(name) else { continue };
             let d: Vec<f64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b) as f64 / seconds).collect();
-            if let [read, written, reads, writes, busy_ms] = d[..]
+            if let [read, written, reads, writes, busy_ms, flushes, flush_ms] = d[..]
                 && reads + writes > 0.0
             {
                 let busy = (busy_ms / 1000.0).min(1.0);
                 if used.disk.as_ref().is_none_or(|u| u.1 < busy) {
                     used.disk = Some((name.clone(), busy, writes));
                 }
+                let flushing = flush_ms / 1000.0;
+                if flushes > 0.0 && used.sync.as_ref().is_none_or(|u| u.1 < flushing) {
+                    used.sync = Some((name.clone(), flushing, flushes));
+                }
                 disks.push(json!({
-                    "name": name, "read_bytes_per_s": round(read, 0), "written_bytes_per_s": round(written, 0),
+                    "flushes_per_s": round(flushes, 1), "flushing": round(flushing, 3), "name": name, "read_bytes_per_s": round(read, 0), "written_bytes_per_s": round(written, 0),
                     "reads_per_s": round(reads, 1), "writes_per_s": round(writes, 1), "busy": round(busy, 3),
                 }));
             }
@@ -336,7 +355,7 @@ impl Watch {
         let cost = self.cost + thread_cpu() - cost;
         used.json = json!({
             "host": hostname(), "seconds": round(seconds, 2), "watching_cpu_s": round(cost, 4), "cores": cores(), "busy": round(busy, 3),
-            "iowait": round(iowait, 3), "others_cores": round(used.others, 2), "client_cpu_s": round(used.client, 2), "client_cpu_us_per_op": per_op(used.client),
+            "iowait": round(iowait, 3), "others_cores": round(used.others, 2), "client_cpu_s": round(used.client, 4), "client_cpu_us_per_op": per_op(used.client),
             "daemons": daemons, "disks": disks, "nets": nets, "series": self.series,
         });
         used
@@ -350,9 +369,22 @@ impl Used {
         let seconds = self.json["seconds"].as_f64().unwrap_or(0.0).max(0.001);
         self.others = (self.others - cpu / seconds).max(0.0);
         self.json["others_cores"] = json!(round(self.others, 2));
-        self.json["client_cpu_s"] = json!(round(self.client, 2));
+        self.json["client_cpu_s"] = json!(round(self.client, 4));
         if ops > 0 {
             self.json["client_cpu_us_per_op"] = json!(round(self.client * 1e6 / ops as f64, 2));
+        }
+    }
+
+    /// A process that is no cluster's daemon served the load as well, with so much CPU.
+    pub fn add_server(&mut self, name: &str, pid: u32, cpu: f64, ops: u64) {
+        let seconds = self.json["seconds"].as_f64().unwrap_or(0.0).max(0.001);
+        let each = if ops == 0 { Value::Null } else { json!(round(cpu * 1e6 / ops as f64, 2)) };
+        self.others = (self.others - cpu / seconds).max(0.0);
+        self.json["others_cores"] = json!(round(self.others, 2));
+        self.daemons.push((name.to_owned(), cpu / seconds));
+        self.daemons.sort_by(|a, b| b.1.total_cmp(&a.1));
+        if let Some(all) = self.json["daemons"].as_array_mut() {
+            all.push(json!({"name": name, "pid": pid, "cpu_s": round(cpu, 2), "cores": round(cpu / seconds, 3), "cpu_us_per_op": each}));
         }
     }
 
@@ -381,9 +413,23 @@ fn speed(name: &str) -> Option<f64> {
     (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
 }
 
-/// CPU seconds that this process has used.
+/// CPU seconds that this process has used; finer than the ticks in which those of others are told.
 pub fn own_cpu() -> f64 {
-    cpu_of(std::process::id()).map_or(0.0, |c| c.own as f64 / ticks_per_second())
+    seconds_of(rustix::time::ClockId::ProcessCPUTime)
+}
+
+/// CPU seconds of processes that this one has started and that have ended.
+pub fn children_cpu() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    // Theirs stand behind our own: user and system.
+    let ticks: u64 = fields.iter().skip(13).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+    ticks as f64 / ticks_per_second()
+}
+
+/// CPU seconds that a process has used; 0 where there is none.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    cpu_of(pid).map_or(0.0, |c| c.own as f64 / ticks_per_second())
 }
 
 /// This machine's name.
@@ -418,12 +464,12 @@ mod tests {
     fn the_kernels_counters_are_read_where_they_stand() {
         let m = Machine::parse(
             "cpu  10 20 30 400 50 6 7 8 0 0\ncpu0 1 2 3 4 5\n",
-            "   8       0 sdz 100 0 2000 10 200 0 4000 20 0 300 400\n   7       0 loop0 1 1 1 1 1 1 1 1 1 1 1\n",
+            "   8       0 sdz 100 0 2000 10 200 0 4000 20 0 300 400 0 0 0 0 50 60\n   7       0 loop0 1 1 1 1 1 1 1 1 1 1 1\n",
             "Inter-| x\n eth0: 1000 9 1 2 0 0 0 0 3000 9 3 4 0 0 0 0\n",
         );
         assert_eq!(m.cpu, [81, 50, 400]);
         assert_eq!(m.disks.len(), 1, "{m:?}");
-        assert_eq!(m.disks["sdz"], [1_024_000, 2_048_000, 100, 200, 300]);
+        assert_eq!(m.disks["sdz"], [1_024_000, 2_048_000, 100, 200, 300, 50, 60]);
         assert_eq!(m.nets["eth0"], [1000, 3000, 10]);
     }
 
