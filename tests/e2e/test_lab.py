@@ -350,6 +350,38 @@ class LabAll(Case):
         r = self.c.spirula(*words[1:], os.path.join(self.scratch, 'sql-next'), '--samples', '1', '--iterations', '1', timeout=200)
         assert 'mysql,  4 users' in r.out and not os.path.exists(f'/proc/{server}') and os.listdir(at) == [], (r, os.listdir(at))
 
+    def test_7_a_mariadb_on_an_image(self):
+        """The image is mapped and mounted for the time, keeps what is on it, and what a killed run left is undone by the next."""
+        if not os.path.exists('/usr/sbin/mariadbd') or not shutil.which('rbd'):
+            raise harness.Skip('mariadb-server or rbd is not installed')
+        if os.geteuid() or not os.path.exists('/dev/fuse') or not os.path.exists('/dev/loop-control'):
+            raise harness.Skip('needs root, /dev/fuse and loop devices')
+        self.c.ceph('osd', 'pool', 'create', 'db', '8')
+        self.c.run('rbd', 'pool', 'init', 'db')
+        self.c.run('rbd', 'create', 'db/one', '--size', '1G')
+        mounts = lambda: [l for l in open('/proc/self/mounts') if '/run/spirula/bench/' in l and 'db@one' in l]
+        words = [harness.BINARY, 'bench', 'mysql', '--image', 'db/one', '--dir', self.c.dir, '--users-from', '4', '--users-to', '4', '--out']
+        p = subprocess.Popen([*words, os.path.join(self.scratch, 'image-killed'), '--samples', '100'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait(lambda: mounts() and os.path.exists(os.path.join(mounts()[0].split()[1], 'spirula-bench-mysql', 'pid')), 'a MariaDB on an image', 120)
+        p.kill()
+        p.wait()
+        assert mounts(), 'nobody undid it'
+        r = self.c.spirula(*words[1:], os.path.join(self.scratch, 'image-next'), '--samples', '1', '--iterations', '1', timeout=300)
+        assert 'mysql,  4 users' in r.out and not mounts() and 'db/one' not in self.c.spirula('mapped').out, r
+        with open(os.path.join(self.scratch, 'image-next', 'result.json')) as f:
+            v = json.load(f)
+        assert v['cluster']['fsid'] and v['runs'][0]['used']['daemons'], v
+        r = self.c.spirula('bench', 'mysql', '--image', 'db/none', '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'no image' in r.err and not mounts(), r
+        fsid = self.c.ceph('fsid').out.strip()
+        assert not os.path.exists(f'/run/spirula/bench/{fsid}-db@none'), 'nothing of it stays'
+        # Whoever has it, mapped or opened by librbd, watches it; who asks to measure in it is told, and it stays as it is.
+        device = self.c.spirula('map', 'db/one', '--dir', self.c.dir, '--conf', os.path.join(self.c.dir, 'ceph.conf')).out.strip()
+        r = self.c.spirula('bench', 'mysql', '--image', 'db/one', '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'in use by client.' in r.err and not mounts() and device in self.c.spirula('mapped').out, r
+        self.c.spirula('unmap', device)
+        assert self.c.spirula('bench', 'mysql', '--image', 'none', '--dir', self.c.dir, check=False).code == 2
+
     def test_4_a_network_between_hosts(self):
         """Each host serves, and each measures all others; by ssh they would be elsewhere."""
         out = os.path.join(self.scratch, 'hosts')

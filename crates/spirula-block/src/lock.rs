@@ -175,6 +175,11 @@ impl Watcher {
         })
     }
 
+    /// Who it is, and from where: `client.4123 at v2:127.0.0.1:0/77`.
+    pub fn who(&self) -> String {
+        format!("{} at {}", self.name, self.addr)
+    }
+
     /// Is it the holder with this watch? Its address may be written in two ways.
     pub fn is(&self, holder: &Holder, watch: u64) -> bool {
         let same = (self.addr.addr, self.addr.nonce) == (holder.addr.addr, holder.addr.nonce);

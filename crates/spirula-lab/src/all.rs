@@ -131,7 +131,9 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     if have("mariadbd") && (have("mariadb-slap") || have("mysqlslap")) {
         say(&format!("MariaDB in {}", here.display()));
         let mysql = MysqlArgs {
-            dir: here,
+            place: Some(here.clone()),
+            image: None,
+            target: a.target.clone(),
             users_from: 4,
             users_to: if a.quick { 5 } else { 20 },
             iterations: if a.quick { 1 } else { 3 },

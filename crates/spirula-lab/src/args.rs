@@ -260,7 +260,7 @@ pub struct NetArgs {
 pub enum BlockPreset {
     /// Random writes of 4 KiB
     Randwrite,
-    /// 16 KiB, 70 % reads, 30 jobs with one in flight each: 6 times for 100 s
+    /// 16 KiB, 70 % reads, 30 in flight, as 30 jobs of a virtual machine: 6 times for 100 s
     Railway,
 }
 
@@ -360,8 +360,14 @@ pub struct S3Args {
 /// Arguments of `spirula bench mysql`.
 #[derive(Clone, Debug, Args)]
 pub struct MysqlArgs {
-    /// Directory for its data, for example on a mounted image
-    pub dir: PathBuf,
+    /// Directory for its data
+    #[arg(value_name = "DIR", required_unless_present = "image", conflicts_with = "image")]
+    pub place: Option<PathBuf>,
+    /// An image for its data: mapped by this program and mounted for the time; it gets an ext4 if it holds nothing. Needs root
+    #[arg(long, value_name = "POOL/IMAGE", value_parser = image_arg)]
+    pub image: Option<String>,
+    #[command(flatten)]
+    pub(crate) target: Target,
     /// First number of users
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=150))]
     pub users_from: u64,
@@ -499,6 +505,18 @@ pub struct CleanArgs {
     /// Runs of that host, which must not be running any more [default: this one, whose running ones are left alone]
     #[arg(long)]
     pub host: Option<String>,
+}
+
+/// `POOL/IMAGE`.
+///
+/// # Errors
+/// When it is none, or names a snapshot.
+pub fn image_arg(text: &str) -> Result<String, String> {
+    let whole = text.split('/').count() >= 2 && text.split('/').all(|part| !part.is_empty());
+    if !whole || text.contains('@') || text.starts_with('-') {
+        return Err(format!("'{text}' is no image; write POOL/IMAGE"));
+    }
+    Ok(text.to_owned())
 }
 
 /// `1G` and its like.

@@ -8,6 +8,7 @@
 //! * [`objects`], [`disk`], [`net`], [`block`], [`mysql`], [`s3`], [`all`], [`compare`] — the measurements; [`expect`] — what the hardware
 //!   could have given
 //! * [`drill`] — what breaks, and what came of it
+//! * [`mounted`] — an image as a directory
 //! * [`litter`] — a run that was killed leaves nothing behind
 //! * [`results`] — the files that a run leaves; [`report`] — one page of any number of them
 //!
@@ -25,6 +26,7 @@ pub mod expect;
 pub mod generator;
 pub mod litter;
 pub mod load;
+pub mod mounted;
 pub mod mysql;
 pub mod net;
 pub mod objects;

@@ -6,9 +6,12 @@
 use crate::args::{Lab, MysqlArgs};
 use crate::bail;
 use crate::expect::bottleneck;
+use crate::mounted::Mounted;
+use crate::objects::cluster_of;
 use crate::prelude::*;
+use crate::session::Session;
 use crate::shown::Shown;
-use crate::used::Watch;
+use crate::used::{Watch, children_cpu, cpu_seconds};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
@@ -173,19 +176,22 @@ impl Drop for Server {
     }
 }
 
-/// Measures; the runs go where `shown` leads.
+/// Measures in the directory `at`; the runs go where `shown` leads. Of several clusters on this machine the daemons of that one are told
+/// of whose ceph.conf is in the directory `conf`.
 ///
 /// # Errors
 /// When MariaDB is not installed or does not run there.
-pub fn measure(lab: &Lab, a: &MysqlArgs, shown: &mut Shown<'_>) -> Result<()> {
+pub fn measure(lab: &Lab, a: &MysqlArgs, at: &Path, conf: Option<&Path>, shown: &mut Shown<'_>) -> Result<()> {
     if a.users_from > a.users_to {
         bail!("--users-from {} is more than --users-to {}", a.users_from, a.users_to);
     }
     shown.progress.now("starting a MariaDB of its own");
-    let server = Server::start(&a.dir)?;
+    let server = Server::start(at)?;
     for users in a.users_from..=a.users_to {
         let (mut means, mut least, mut most) = (Vec::new(), f64::MAX, 0f64);
-        let mut watch = Watch::begin();
+        let mut watch = Watch::begin_of(conf);
+        let cpu = || (children_cpu(), cpu_seconds(server.child.id()));
+        let before = cpu();
         for sample in 0..a.samples {
             if lab.stopped() {
                 bail!("interrupted");
@@ -198,7 +204,10 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, shown: &mut Shown<'_>) -> Result<()> {
         }
         let queries = 1024 + 1024 % users;
         let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
-        let used = watch.end(queries * a.iterations * a.samples);
+        let ops = queries * a.iterations * a.samples;
+        let (mut used, after) = (watch.end(ops), cpu());
+        used.add_clients(after.0 - before.0, ops);
+        used.add_server("mariadbd", server.child.id(), after.1 - before.1, ops);
         let (rate, each) = (queries as f64 / mean.max(1e-9), 1000.0 * users as f64 * mean / queries as f64);
         let run = json!({
             "name": format!("mysql, {users} users"), "repeat": 0, "mode": "mysql", "users": users, "threads": users,
@@ -222,7 +231,20 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, shown: &mut Shown<'_>) -> Result<()> {
 /// As [`measure`].
 pub fn mysql(lab: &Lab, a: &MysqlArgs) -> Result<()> {
     let mut shown = Shown::new(lab, "mysql", &a.output)?;
-    measure(lab, a, &mut shown)?;
+    match (&a.image, &a.place) {
+        (Some(image), _) => {
+            let way = (lab.connect)(&a.target)?;
+            let session = Session::open(&way, 1 << 20)?;
+            let cluster = cluster_of(&session);
+            let fsid = cluster["fsid"].as_str().unwrap_or_default().to_owned();
+            shown.results.set("cluster", cluster);
+            shown.progress.now("mapping the image");
+            let mounted = Mounted::new(&way, &session, &fsid, image, |at| end_old(&at.join(FOLDER)))?;
+            measure(lab, a, mounted.path(), way.conf.as_deref().and_then(Path::parent), &mut shown)?;
+        }
+        (None, Some(place)) => measure(lab, a, place, None, &mut shown)?,
+        (None, None) => bail!("give a directory or --image"),
+    }
     shown.finish()
 }
 

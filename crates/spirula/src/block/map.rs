@@ -257,8 +257,11 @@ fn is_used(device: &str) -> bool {
 /// # Errors
 /// When nothing such is mapped, or somebody uses it.
 pub fn unmap(args: &UnmapArgs) -> anyhow::Result<()> {
-    let found = places().into_iter().find(|(_, v)| v["device"] == *args.what || v["image"] == *args.what);
-    let Some((place, v)) = found else {
+    let mut found: Vec<_> =
+        places().into_iter().filter(|(_, v)| v["device"] == *args.what || v["image"] == *args.what).collect();
+    // A place that a killed process left names a device, too, which may be another one's by now: what is really mapped comes first.
+    found.sort_by_key(|(place, v)| !shows(v["device"].as_str().unwrap_or_default(), place));
+    let Some((place, v)) = found.into_iter().next() else {
         return Err(crate::Unmet(format!("{} is not mapped; 'spirula mapped' says what is", args.what)).into());
     };
     let device = v["device"].as_str().unwrap_or_default();
