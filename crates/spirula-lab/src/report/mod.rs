@@ -3,6 +3,7 @@
 //! Measurements of the same name are put side by side. Of repeats the least, the median and the greatest are shown; two results
 //! differ only where these ranges do not touch ("within noise" else).
 
+mod summary;
 pub mod svg;
 
 use crate::args::{Lab, ReportArgs};
@@ -27,7 +28,8 @@ pre{background:var(--box);padding:.6rem;overflow-x:auto;white-space:pre-wrap;wor
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}svg{width:100%;height:auto;background:var(--box);border-radius:4px}
 svg text{font:11px system-ui,sans-serif;fill:var(--dim)}svg .t{font-size:13px;fill:var(--fg);font-weight:600}svg .g{stroke:var(--grid)}
 svg .l{fill:none;stroke-width:1.6}svg .h{stroke-dasharray:4 3;stroke-width:1.1}.say{max-width:60rem}.say p{margin:.6rem 0}td,th{white-space:nowrap}
-td .left,th .left{display:block;text-align:left}td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85}
+td .left,th .left{display:block;text-align:left}th small,td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85;shape-rendering:crispEdges}.charts svg{max-width:720px}.ratios{max-width:1000px}svg text.n{paint-order:stroke;stroke:var(--box);stroke-width:3px}
+svg .good{fill:var(--good)}svg .bad{fill:var(--bad)}svg .even{fill:var(--dim)}svg text.r{fill:var(--fg)}svg .one{stroke:var(--dim)}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}
 svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
 @media print{@page{margin:14mm}:root{--bg:#fff;--fg:#000;--dim:#444;--grid:#ccc;--box:#fff;--good:#0a7d33;--bad:#c62828;
@@ -35,6 +37,9 @@ svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
 body{max-width:none;padding:0;font-size:10pt}.wide{overflow:visible}table{font-size:7.5pt}th,td{padding:.1rem .3rem}td,th{white-space:normal}
 .charts{grid-template-columns:1fr 1fr}svg,tr{break-inside:avoid}h2,h3{break-after:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 ";
+
+/// Head of a column of ratios: as in the page's beginning, what the first did by what the one of this line did.
+const BY_THIS: &str = "op/s of the first, by these";
 
 /// Least, median and greatest of something.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,10 +112,18 @@ fn named<'a>(result: &'a Value, name: &str) -> Vec<&'a Value> {
     list(&result["runs"]).filter(|r| r["name"] == name).collect()
 }
 
+/// What each result is called: by its label, and a number where others of that label measured the same.
 fn labels(results: &[Value]) -> Vec<String> {
-    let plain: Vec<String> = results.iter().map(|r| text(&r["label"])).collect();
-    let twice = |l: &String| plain.iter().filter(|o| *o == l).count() > 1;
-    plain.iter().enumerate().map(|(i, l)| if twice(l) { format!("{l} #{}", i + 1) } else { l.clone() }).collect()
+    let same = |a: &Value, b: &Value| {
+        let shared = list(&a["runs"]).any(|r| list(&b["runs"]).any(|o| o["name"] == r["name"]));
+        a["label"] == b["label"] && (shared || a["runs"] == b["runs"])
+    };
+    let twice = |r: &Value| results.iter().filter(|o| same(r, o)).count() > 1;
+    let named = |(i, r): (usize, &Value)| {
+        let label = text(&r["label"]);
+        if twice(r) { format!("{label} #{}", i + 1) } else { label }
+    };
+    results.iter().enumerate().map(named).collect()
 }
 
 /// A cell: what stands after the first line of a text is small.
@@ -136,6 +149,45 @@ fn table(rows: &[Vec<String>]) -> String {
     out + "</table></div>"
 }
 
+/// Memory as the kernel tells it (`16384 kB`), in GiB.
+fn memory(v: &Value) -> String {
+    let text = text(v);
+    match text.strip_suffix(" kB").and_then(|kib| kib.trim().parse::<f64>().ok()) {
+        Some(kib) => format!("{:.1} GiB", kib / f64::from(1 << 20)),
+        None => text,
+    }
+}
+
+/// Which machines and which clusters it is about: on others the figures are others.
+fn measured_on(results: &[Value]) -> String {
+    let (mut hosts, mut clusters) = (Vec::new(), Vec::new());
+    for r in results {
+        let e = &r["environment"];
+        if e["host"].is_string() {
+            let host = format!(
+                "{} ({:.0} cores of {}, {})",
+                text(&e["host"]),
+                number(&e["cores"]),
+                text(&e["cpu"]),
+                memory(&e["memory"])
+            );
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        for version in list(&r["cluster"]["versions"]).map(text) {
+            if !clusters.contains(&version) {
+                clusters.push(version);
+            }
+        }
+    }
+    if hosts.is_empty() {
+        return String::new();
+    }
+    let of = if clusters.is_empty() { String::new() } else { format!(", of {}", clusters.join(", and of ")) };
+    format!("<p class=\"dim\">{}</p>", escape(&format!("Measured on {}{of}.", hosts.join(", and on "))))
+}
+
 fn environment(results: &[Value], labels: &[String]) -> String {
     let mut rows = vec![
         ["", "host", "CPU", "cores", "memory", "kernel", "system", "cluster", "pool", "begun"]
@@ -158,7 +210,8 @@ fn environment(results: &[Value], labels: &[String]) -> String {
         } else {
             "—".into()
         };
-        let cells = [&e["host"], &e["cpu"], &e["cores"], &e["memory"], &e["kernel"], &e["os"]].map(text);
+        let mut cells = [&e["host"], &e["cpu"], &e["cores"], &e["memory"], &e["kernel"], &e["os"]].map(text);
+        cells[3] = memory(&e["memory"]);
         let mut row = vec![label.clone()];
         row.extend(cells);
         row.extend([if versions.is_empty() { "—".into() } else { versions.join(", ") }, pool, text(&r["started"])]);
@@ -187,21 +240,9 @@ fn environment(results: &[Value], labels: &[String]) -> String {
 
 fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
     let mut rows = vec![
-        [
-            "",
-            "runs",
-            "op/s",
-            "throughput",
-            "mean",
-            "p50",
-            "p99",
-            "p99.9",
-            "max",
-            "client CPU each",
-            "against the first",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+        ["", "runs", "op/s", BY_THIS, "throughput", "mean", "p50", "p99", "p99.9", "max", "client CPU each"]
+            .map(str::to_owned)
+            .to_vec(),
     ];
     let mut first: Option<Range> = None;
     let mut notes = String::new();
@@ -215,13 +256,14 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
             |q: &'static str| of(&move |r| number(&r["found"]["latency_ms"][q])).map_or("—".into(), |v| v.show(ms));
         let cpu = of(&|r| number(&r["used"]["client_cpu_us_per_op"]))
             .map_or("—".into(), |v| v.show(|v| format!("{v:.1} µs")));
-        let against = first.as_ref().map_or(String::new(), |f| iops.against(f));
+        let against = first.as_ref().map_or(String::new(), |f| f.against(&iops));
         first.get_or_insert(iops);
         let rate = rate.filter(|r| r.max > 0.0).map_or("—".into(), |v| v.show(bytes_rate));
         let row = [
             label.clone(),
             iops.n.to_string(),
             iops.show(|v| format!("{v:.0}")),
+            against.replacen(" (", "\n(", 1),
             rate,
             lat("mean"),
             lat("p50"),
@@ -229,15 +271,16 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
             lat("p99.9"),
             lat("max"),
             cpu,
-            against.replacen(" (", "\n(", 1),
         ];
         rows.push(row.iter().map(|c| cell(c)).collect());
         let Some(last) = runs.last() else { continue };
         let mut said = Vec::new();
         if let Some(expected) = last["expected"]["iops"].as_f64() {
             let part = 100.0 * iops.median / expected.max(1e-9);
+            // The arithmetic is that of one request after the other.
+            let more = if part > 105.0 { "; more than it, for what is in flight together shares syncs" } else { "" };
             said.push(format!(
-                "expected {expected:.0} op/s ({}): {part:.0} % of it were reached",
+                "expected {expected:.0} op/s ({}): {part:.0} % of it were reached{more}",
                 text(&last["expected"]["how"])
             ));
         }
@@ -247,7 +290,8 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
         if let Some(word) = last["verdict"].as_str() {
             said.push(word.to_owned());
         }
-        said.extend(cpu_words(&last["used"]));
+        let told = text(&last["bottleneck"]["evidence"]).contains("busy");
+        said.extend(cpu_words(&last["used"], told));
         if !said.is_empty() {
             let _ = write!(notes, "<p><b>{}</b>: {}</p>", escape(label), escape(&said.join(". ")));
         }
@@ -296,8 +340,8 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
     format!("<section><h3>{}</h3>{}{notes}<div class=\"charts\">{charts}</div></section>", escape(name), table(&rows))
 }
 
-/// What used the CPU while it was measured.
-fn cpu_words(used: &Value) -> Option<String> {
+/// What used the CPU while it was measured; how busy it was only if that was not told.
+fn cpu_words(used: &Value, told: bool) -> Option<String> {
     let mut all: Vec<(f64, String)> = list(&used["daemons"])
         .filter_map(|d| Some((d["cpu_us_per_op"].as_f64().filter(|c| *c > 0.0)?, text(&d["name"]))))
         .collect();
@@ -311,18 +355,20 @@ fn cpu_words(used: &Value) -> Option<String> {
     let rest = used["busy"].as_f64().zip(used["cores"].as_f64()).map_or(0.0, |(busy, cores)| busy * cores - known);
     let others = match used["others_cores"].as_f64().unwrap_or(rest) {
         n if n >= 0.05 => {
-            format!(", {n:.2} cores of them by programs that belong neither to the cluster nor to the lab")
+            format!(
+                ", {n:.2} cores of them by what is neither the cluster's nor the lab's (kernel threads, other programs)"
+            )
         }
         _ => String::new(),
     };
-    (!all.is_empty()).then(|| {
-        format!(
-            "CPU of the daemons for one operation: {sum:.0} µs ({}{more}). CPUs were {:.0} % busy{others}, and waited for disks {:.0} %",
-            shown.join(", "),
-            100.0 * number(&used["busy"]),
-            100.0 * number(&used["iowait"])
-        )
-    })
+    let busy = format!(
+        ". CPUs were {:.0} % busy{others}, and waited for disks {:.0} %",
+        100.0 * number(&used["busy"]),
+        100.0 * number(&used["iowait"])
+    );
+    let busy = if told { String::new() } else { busy };
+    (!all.is_empty())
+        .then(|| format!("CPU of the daemons for one operation: {sum:.0} µs ({}{more}){busy}", shown.join(", ")))
 }
 
 /// The seconds of a run but for its last one, which is rarely a whole one.
@@ -363,7 +409,64 @@ fn distribution(runs: &[&Value]) -> (Points, Points) {
     (bars, normal)
 }
 
-/// Measurements of the machine itself, in one table: each has a row, each result a column.
+/// Tests of disks and directories: a row for each test, columns for each of them alone and with all others.
+fn disk(r: &Value, label: &str) -> String {
+    let (mut tests, mut places) = (Vec::new(), Vec::new());
+    for run in list(&r["runs"]) {
+        let test = (text(&run["test"]), number(&run["size"]));
+        let place = (text(&run["path"]), run["alone"] != false);
+        if !tests.contains(&test) {
+            tests.push(test);
+        }
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    // Alone first.
+    places.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    let mut rows = vec![vec![escape(label)]];
+    rows[0].extend(places.iter().map(|(path, alone)| {
+        let how = if *alone { "alone" } else { "with all others" };
+        format!("{}<small>{how}</small>", escape(path))
+    }));
+    for (test, size) in &tests {
+        let words = match test.as_str() {
+            "seqwrite" => "written in order",
+            "seqread" => "read in order",
+            "randwrite" => "written at random",
+            "randread" => "read at random",
+            "syncwrite" => "written and synced, one after the other",
+            other => other,
+        };
+        let mut row = vec![cell(&format!("{words}\n{test}, {} each", crate::progress::size(*size as u64)))];
+        for (path, alone) in &places {
+            let runs: Vec<&Value> = list(&r["runs"])
+                .filter(|r| r["test"] == test.as_str() && r["path"] == path.as_str() && (r["alone"] != false) == *alone)
+                .collect();
+            let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
+            let rate = of(&|r| number(&r["found"]["bytes_per_s"]));
+            let iops = of(&|r| number(&r["found"]["iops"]));
+            let p99 = of(&|r| number(&r["found"]["latency_ms"]["p99"])).map_or("—".into(), |v| ms(v.median));
+            row.push(match rate.zip(iops) {
+                Some((rate, iops)) => cell(&format!("{}\n{:.0} op/s, p99 {p99}", bytes_rate(rate.median), iops.median)),
+                None => "—".into(),
+            });
+        }
+        rows.push(row);
+    }
+    let mut said: Vec<String> = Vec::new();
+    for run in list(&r["runs"]) {
+        if let Some(word) = run["verdict"].as_str() {
+            let line = format!("<p>{}: {}</p>", escape(&text(&run["path"])), escape(word));
+            // Of repeats the last is told.
+            said.retain(|l| !l.starts_with(&format!("<p>{}: ", escape(&text(&run["path"])))));
+            said.push(line);
+        }
+    }
+    format!("<section>{}{}</section>", table(&rows), said.concat())
+}
+
+/// Measurements of the network, in one table: each has a row, each result a column.
 fn plain(names: &[String], results: &[Value], labels: &[String]) -> String {
     let mut rows = vec![std::iter::once(String::new()).chain(labels.iter().map(|l| escape(l))).collect::<Vec<_>>()];
     let mut verdicts = String::new();
@@ -409,13 +512,11 @@ fn users(results: &[Value], labels: &[String]) -> String {
                 .filter(|r| r["users"].is_number())
                 .map(|r| (number(&r["users"]), number(&r["found"]["seconds"][which])))
                 .collect();
-            if !points.is_empty() {
-                lines.push((format!("{label}{name}"), points));
-            }
+            lines.push((format!("{label}{name}"), points));
         }
     }
     let svg = Chart {
-        title: "seconds by users".into(),
+        title: "seconds by users (dashed: least and most of the repeats)".into(),
         x: "users".into(),
         y: "seconds".into(),
         lines,
@@ -436,7 +537,10 @@ fn users(results: &[Value], labels: &[String]) -> String {
         let of = |r: &Value| {
             let run = list(&r["runs"]).find(|run| run["users"] == n)?;
             let s = |which: &str| number(&run["found"]["seconds"][which]);
-            Some(cell(&format!("{:.3} s\n{:.3} – {:.3}", s("mean"), s("min"), s("max"))))
+            Some(match s("max") > s("min") {
+                true => cell(&format!("{:.3} s\n{:.3} – {:.3}", s("mean"), s("min"), s("max"))),
+                false => cell(&format!("{:.3} s", s("mean"))),
+            })
         };
         rows.push(std::iter::once(n.to_string()).chain(results.iter().map(|r| of(r).unwrap_or("—".into()))).collect());
     }
@@ -450,7 +554,9 @@ fn drill(r: &Value, label: &str) -> String {
         let class = if n == Some(0) { "good" } else { "bad" };
         format!("<span class=\"{class}\">{} {what}</span>", n.map_or("?".to_owned(), |n| n.to_string()))
     };
-    let seconds = |key: &str| v[key].as_f64().map_or("—".to_owned(), |s| format!("{s:.1} s"));
+    let seconds = |key: &str, words: &str, none: &str| {
+        v[key].as_f64().map_or_else(|| none.to_owned(), |s| format!("{words} {s:.1} s"))
+    };
     let mut out = format!("<section><h3>{}: {}</h3>", escape(label), escape(&text(&r["what"])));
     if let Some(why) = r["failed"].as_str() {
         let _ = write!(out, "<p class=\"bad\">{}</p>", escape(why));
@@ -458,8 +564,8 @@ fn drill(r: &Value, label: &str) -> String {
     let _ = write!(
         out,
         "<p>{}, {}, {}; {} writes were acknowledged, {} reads compared.</p>\
-         <p>Longest wait of a request {}, longest time without any answer {}, noticed after {}, clean {} after it was put back, \
-         about {} MB recovered, at most {} copies of objects missing.</p>",
+         <p>Longest wait of a request {}, longest time without any answer {}, {}, {}, about {} MB recovered, at most {} copies of \
+         objects missing.</p>",
         word("lost", "acknowledged writes lost"),
         word("wrong", "reads with wrong bytes"),
         word("errors", "errors"),
@@ -467,8 +573,8 @@ fn drill(r: &Value, label: &str) -> String {
         v["reads"],
         ms(number(&v["longest_ms"])),
         ms(number(&v["silence_ms"])),
-        seconds("detect_s"),
-        seconds("clean_s"),
+        seconds("detect_s", "the cluster noticed after", "there was nothing that the cluster had to notice"),
+        seconds("clean_s", "after it was put back it was clean in", "it was not clean again while it was watched"),
         (number(&v["moved_bytes"]) / 1e6).round(),
         v["degraded_most"]
     );
@@ -559,7 +665,7 @@ fn together(results: &[Value]) -> Vec<Value> {
 
 /// What came of it, a line each: of whom the rates and the ratio were.
 fn overview(names: &[String], results: &[Value], labels: &[String]) -> String {
-    let mut rows = vec![["load", "whose", "op/s", "p99", "against the first"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["load", "whose", "op/s", "p99", BY_THIS].map(str::to_owned).to_vec()];
     for name in names {
         let mut first: Option<Range> = None;
         for (r, label) in results.iter().zip(labels) {
@@ -567,7 +673,7 @@ fn overview(names: &[String], results: &[Value], labels: &[String]) -> String {
             let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
             let Some(iops) = of(&|r| number(&r["found"]["iops"])) else { continue };
             let p99 = of(&|r| number(&r["found"]["latency_ms"]["p99"])).map_or("—".into(), |v| ms(v.median));
-            let against = first.as_ref().map_or(String::new(), |f| iops.against(f));
+            let against = first.as_ref().map_or(String::new(), |f| f.against(&iops));
             let again = first.is_some();
             first.get_or_insert(iops);
             let name = if again { "" } else { name.as_str() };
@@ -589,13 +695,28 @@ fn names(results: &[Value], of: impl Fn(&Value) -> bool) -> Vec<String> {
     all
 }
 
+fn of_kind(results: &[Value], f: impl Fn(&Value) -> bool) -> Vec<Value> {
+    results.iter().filter(|r| f(r)).cloned().collect()
+}
+
+fn drills_of(results: &[Value]) -> Vec<Value> {
+    of_kind(results, |r| r["kind"] == "drill")
+}
+
+fn mysql_of(results: &[Value]) -> Vec<Value> {
+    of_kind(results, |r| r["kind"] == "bench" && r["what"] == "mysql")
+}
+
+/// What measured a cluster, and is put side by side.
+fn loads_of(results: &[Value]) -> Vec<Value> {
+    of_kind(results, |r| r["kind"] == "bench" && !["disk", "net", "mysql"].iter().any(|w| r["what"] == *w))
+}
+
 fn part(p: &Part, many: bool, out: &mut String) {
     let all_results = together(&p.results);
-    let of_kind = |f: &dyn Fn(&Value) -> bool| all_results.iter().filter(|r| f(r)).cloned().collect::<Vec<_>>();
-    let drills = of_kind(&|r| r["kind"] == "drill");
-    let machine = of_kind(&|r| r["kind"] == "bench" && (r["what"] == "disk" || r["what"] == "net"));
-    let mysql = of_kind(&|r| r["kind"] == "bench" && r["what"] == "mysql");
-    let loads = of_kind(&|r| r["kind"] == "bench" && !["disk", "net", "mysql"].iter().any(|w| r["what"] == *w));
+    let drills = drills_of(&all_results);
+    let machine = of_kind(&all_results, |r| r["kind"] == "bench" && (r["what"] == "disk" || r["what"] == "net"));
+    let (mysql, loads) = (mysql_of(&all_results), loads_of(&all_results));
     let title = if p.title.is_empty() { "Measurements" } else { &p.title };
     if many || p.title.len() + machine.len() + mysql.len() + loads.len() > 0 {
         let _ = write!(out, "<h2>{}</h2>", escape(title));
@@ -606,12 +727,11 @@ fn part(p: &Part, many: bool, out: &mut String) {
     }
     let asked = names(&loads, |_| true);
     *out += &overview(&asked, &loads, &labels(&loads));
-    for what in ["disk", "net"] {
-        let some = names(&machine, |r| r["what"] == what);
-        if !some.is_empty() {
-            let mine: Vec<Value> = machine.iter().filter(|r| r["what"] == what).cloned().collect();
-            *out += &plain(&some, &mine, &labels(&mine));
-        }
+    let (disks, nets) = (of_kind(&machine, |r| r["what"] == "disk"), of_kind(&machine, |r| r["what"] == "net"));
+    disks.iter().zip(labels(&disks)).for_each(|(r, label)| *out += &disk(r, &label));
+    let some = names(&nets, |_| true);
+    if !some.is_empty() {
+        *out += &plain(&some, &nets, &labels(&nets));
     }
     *out += &users(&mysql, &labels(&mysql));
     asked.iter().for_each(|name| *out += &measurement(name, &loads, &labels(&loads)));
@@ -639,11 +759,13 @@ pub fn page(parts: &[Part]) -> String {
         "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>Report of the lab</title><style>{}</style></head><body>\
          <h1>Report of the lab</h1><p class=\"dim\">{} results: {}. Of repeats the median is shown, and small the least and the greatest; \
-         “within noise”: these ranges touch. Times are by 'spirula bench', latencies those of single operations.</p>",
+         “within noise”: these ranges touch. Times are by 'spirula bench', latencies those of single operations.</p>{}",
         escape(STYLE).replace("&gt;", ">").replace("&quot;", "\""),
         results.len(),
-        escape(&said.join(", "))
+        escape(&said.join(", ")),
+        measured_on(&results)
     );
+    out += &summary::summary(parts);
     parts.iter().for_each(|p| part(p, parts.len() > 1, &mut out));
     out += "<h2>Environment, and how to make it again</h2>";
     out + &environment(&results, &labels) + "</body></html>\n"
@@ -693,6 +815,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn labels_are_numbered_only_where_they_clash() {
+        let result = |label: &str, loads: &[&str]| {
+            let runs: Vec<Value> = loads.iter().map(|l| json!({"name": l})).collect();
+            json!({"label": label, "runs": runs})
+        };
+        let of = |all: &[Value]| labels(all).join(", ");
+        // Writes and reads of one cluster are two results of one label, and of no load there are two.
+        let apart =
+            [result("ours", &["w"]), result("theirs", &["w"]), result("ours", &["r"]), result("theirs", &["r"])];
+        assert_eq!(of(&apart), "ours, theirs, ours, theirs");
+        assert_eq!(of(&[result("ours", &["w", "r"]), result("ours", &["r"])]), "ours #1, ours #2");
+        // Drills have no runs: by them two of one label differ in nothing.
+        assert_eq!(of(&[result("ours", &[]), result("ours", &[]), result("theirs", &[])]), "ours #1, ours #2, theirs");
+    }
+
+    #[test]
     fn repeats_that_touch_differ_by_noise_only() {
         let r = |v: &[f64]| Range::of(v.to_vec()).unwrap();
         assert_eq!(r(&[3.0, 1.0, 2.0, 10.0]), Range { min: 1.0, median: 2.5, max: 10.0, n: 4 });
@@ -724,7 +862,10 @@ mod tests {
                 "series": (1..20).map(|t| json!({"t": t, "ops": 100 + t % 4})).collect::<Vec<_>>()},
                 "expected": {"iops": 100.0, "how": "1 disk"}, "bottleneck": {"what": "disk", "evidence": "vda busy"}})
         };
-        let bench = |label: &str, a: f64| json!({"kind": "bench", "what": "objects", "label": label, "runs": [run(a), run(a + 1.0)]});
+        let bench = |label: &str, a: f64| {
+            json!({"kind": "bench", "what": "objects", "label": label, "cluster": {"versions": ["C 1"]},
+            "environment": {"host": "h", "cores": 2.0, "cpu": "P", "memory": "3145728 kB"}, "runs": [run(a), run(a + 1.0)]})
+        };
         let drill = json!({"kind": "drill", "what": "osd-kill", "label": "d", "verdict": {"lost": 0, "wrong": 2, "errors": 0},
             "phases": [{"name": "before", "p99": 1.0}], "events": [{"t": 1.0, "text": "a & b"}],
             "timeline": [{"t": 0.0, "states": {"active+clean": 8}}, {"t": 1.0, "states": {"peering": 8}}], "runs": [{"name": "osd-kill"}]});
@@ -734,11 +875,13 @@ mod tests {
             "write &lt;4K&gt;",
             "<h2>T &lt;1&gt;</h2>",
             "said &amp; done",
-            "1.40×",
+            "0.72×",
             "50 % of it",
             "vda busy",
             "class=\"bad\">2 reads",
             "a &amp; b",
+            "Measured on h (2 cores of P, 3.0 GiB), of C 1.",
+            "there was nothing that the cluster had to notice",
             "<polyline",
             "<rect",
         ] {

@@ -100,7 +100,10 @@ impl Chart {
         if high - low < 1e-9 {
             (low, high) = (low - 0.5, high + 0.5);
         }
-        let top = if top <= 0.0 { 1.0 } else { top * 1.05 };
+        // Above the lines there is room for their names.
+        let names = self.lines.len().div_ceil(self.together.max(1));
+        let taken = if self.lines.len() > 1 { (8.0 + 14.0 * names as f64) / (HEIGHT - TOP - BOTTOM) } else { 0.05 };
+        let top = if top <= 0.0 { 1.0 } else { top / (1.0 - taken.min(0.4)) };
         let px = |x: f64| LEFT + (tx(x) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
         let py = |y: f64| HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM);
         let mut out = String::new();
@@ -133,6 +136,7 @@ impl Chart {
             );
             x += each;
         }
+        let mut named = Vec::new();
         for (i, (name, line)) in self.lines.iter().enumerate() {
             let together = self.together.max(1);
             let colour = i / together % COLOURS;
@@ -152,11 +156,20 @@ impl Chart {
                     let _ = write!(out, "<polyline class=\"l s{colour}{dashed}\" points=\"{}\"/>", all.join(" "));
                 }
             }
-            let at = WIDTH - RIGHT - 4.0;
+            // Dashed lines have the colour of a whole one, which says whose they are.
+            if dashed.is_empty() {
+                named.push((colour, name));
+            }
+        }
+        // A single line that is what the axis says needs no name.
+        named.retain(|(_, name)| self.lines.len() > 1 || **name != self.y);
+        // Names stand above all lines.
+        for (i, (colour, name)) in named.into_iter().enumerate() {
             let _ = write!(
                 out,
-                "<text class=\"n s{colour}\" x=\"{at}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                TOP + 4.0 + 14.0 * i as f64,
+                "<text class=\"n s{colour}\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                WIDTH - RIGHT - 4.0,
+                TOP + 12.0 + 14.0 * i as f64,
                 escape(name)
             );
         }
@@ -225,6 +238,76 @@ pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> S
             WIDTH - LEGEND + 8.0,
             TOP + 10.0 + 14.0 * i as f64,
             escape(name)
+        );
+    }
+    out + "</svg>"
+}
+
+/// Ratios of two, a row each, on a logarithmic axis around 1: name, ratio, and whether it is more than noise.
+pub fn ratios(title: &str, first: &str, other: &str, rows: &[(String, f64, bool)]) -> String {
+    const ROW: f64 = 17.0;
+    /// Names stand on the left, the figures on the right.
+    const NAMES: f64 = 430.0;
+    const FIGURES: f64 = 70.0;
+    const WIDTH: f64 = 940.0;
+    let shown: Vec<_> = rows.iter().filter(|r| r.1.is_finite() && r.1 > 0.0).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    // Whole doublings, at least one in each direction.
+    let far = shown.iter().map(|r| r.1.log2().abs()).fold(0.0, f64::max).ceil().clamp(1.0, 8.0);
+    let end = TOP + 18.0 + ROW * shown.len() as f64;
+    let height = end + 24.0;
+    let px = |ratio: f64| {
+        let part = (ratio.log2().clamp(-far, far) + far) / (2.0 * far);
+        NAMES + part * (WIDTH - NAMES - FIGURES)
+    };
+    let name = escape(title);
+    let mut out = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{name}\"><text class=\"t\" x=\"12\" y=\"16\">{name}</text>\
+         <text class=\"a\" x=\"{:.1}\" y=\"{}\" text-anchor=\"end\">← more: {}</text><text class=\"a\" x=\"{:.1}\" y=\"{}\">more: {} →</text>",
+        px(1.0) - 8.0,
+        TOP + 8.0,
+        escape(other),
+        px(1.0) + 8.0,
+        TOP + 8.0,
+        escape(first)
+    );
+    let mut double = -far;
+    while double <= far {
+        let (ratio, class) = (2f64.powf(double), if double == 0.0 { "one" } else { "g" });
+        let label = if ratio < 1.0 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.0}") };
+        let _ = write!(
+            out,
+            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{end:.1}\"/>\
+             <text class=\"a\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}×</text>",
+            TOP + 14.0,
+            end + 15.0,
+            x = px(ratio)
+        );
+        double += 1.0;
+    }
+    for (i, (name, ratio, certain)) in shown.into_iter().enumerate() {
+        let y = TOP + 18.0 + ROW * (i as f64 + 0.5);
+        let class = match (certain, *ratio > 1.0) {
+            (false, _) => "even",
+            (true, true) => "good",
+            (true, false) => "bad",
+        };
+        let (from, to) = (px(ratio.min(1.0)), px(ratio.max(1.0)));
+        let _ = write!(
+            out,
+            "<text class=\"r\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"{class}\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"10\"/>\
+             <text class=\"r\" x=\"{:.1}\" y=\"{:.1}\">{ratio:.2}×{}</text>",
+            NAMES - 8.0,
+            y + 4.0,
+            escape(name),
+            y - 5.0,
+            (to - from).max(1.0),
+            WIDTH - FIGURES + 8.0,
+            y + 4.0,
+            if *certain { "" } else { " ?" }
         );
     }
     out + "</svg>"
