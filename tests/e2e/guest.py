@@ -6,6 +6,7 @@ address of this machine but the loopback's, through qemu's user network.
 """
 import glob, os, re, shutil, signal, subprocess, threading, time
 from harness import Skip, wait
+from netns import ip
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Folders that are as a package linux-image is when it is unpacked: where `cargo xtask test` puts one, and where an installed one is.
@@ -30,21 +31,32 @@ exec setsid sh -c '
 '''
 
 
-def kernel():
-    """Image and folder of modules."""
+def kernel(module='net/ceph/libceph'):
+    """Image and folder of modules of a kernel that has that one."""
     for root in KERNELS:
         for image in sorted(glob.glob(f'{root}/boot/vmlinuz-*'), reverse=True):
             modules = f'{root}/lib/modules/{image.split("vmlinuz-", 1)[1]}'
-            if glob.glob(f'{modules}/kernel/net/ceph/libceph.ko'):
+            if glob.glob(f'{modules}/kernel/{module}.ko'):
                 return image, modules
-    raise Skip(f'no kernel of a package linux-image-amd64 is unpacked below {KERNELS[0]}')
+    raise Skip(f'no kernel with {module}.ko of a package linux-image-amd64 is unpacked below {KERNELS[0]}')
 
 
-def need():
+def need(module='net/ceph/libceph'):
     for program, package in [('qemu-system-x86_64', 'qemu-system-x86'), ('busybox', 'busybox-static')]:
         if not shutil.which(program):
             raise Skip(f'{package} is not installed')
-    kernel()
+    kernel(module)
+
+
+def address():
+    """Makes an address on this machine's loopback that a guest reaches, too, and does not take for its own."""
+    here = f'198.18.{os.getpid() >> 8 & 255}.{os.getpid() & 255}'
+    ip('addr', 'add', f'{here}/32', 'dev', 'lo')
+    return here
+
+
+def forget_address(here):
+    ip('addr', 'del', f'{here}/32', 'dev', 'lo', check=False)
 
 
 def in_order(folder, wanted):
@@ -78,7 +90,7 @@ def cpio(path, files):
         put('TRAILER!!!', 0, b'', 0)
 
 
-def initramfs(path, modules):
+def initramfs(path, modules, more=()):
     files = {name: None for name in ('bin', 'dev', 'proc', 'sys', 'mnt', 'etc', 'modules', 'lib', 'lib64')}
     read = lambda p: open(p, 'rb').read()
     files['init'] = INIT.encode()
@@ -87,7 +99,7 @@ def initramfs(path, modules):
         files['modules/' + os.path.basename(f)] = read(f)
     files['modules/order'] = '\n'.join(os.path.basename(f) for f in found).encode()
     # Libraries that they are linked with go to the folders where the loader looks.
-    for program in PROGRAMS:
+    for program in [*PROGRAMS, *more]:
         at = shutil.which(program, path='/usr/sbin:/sbin:/usr/bin:/bin')
         if not at:
             raise Skip(f'{program} is not installed')

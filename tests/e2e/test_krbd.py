@@ -4,7 +4,6 @@ import guest
 from guest import Guest
 from harness import Skip, wait
 from images import Images
-from netns import ip
 
 MODULES = ['virtio_pci', 'virtio_net', 'crc32c_generic', 'gcm', 'ctr', 'ghash_generic', 'rbd', 'ext4']
 
@@ -22,9 +21,7 @@ class Krbd(Images):
         if os.geteuid():
             raise Skip('an address that the guest reaches, too, needs root')
         guest.need()
-        # On this machine's loopback, and not one that a guest takes for its own.
-        self.address = f'198.18.{os.getpid() >> 8 & 255}.{os.getpid() & 255}'
-        ip('addr', 'add', f'{self.address}/32', 'dev', 'lo')
+        self.address = guest.address()
         self.args = [*self.args, '--bind', self.address]
         self.guests = []
         super().setup(clients)
@@ -42,7 +39,7 @@ class Krbd(Images):
             g.kill()
         super().teardown()
         if hasattr(self, 'address'):
-            ip('addr', 'del', f'{self.address}/32', 'dev', 'lo', check=False)
+            guest.forget_address(self.address)
 
     def boot(self):
         g = Guest(self.scratch, self.initramfs, f'guest{len(self.guests)}')

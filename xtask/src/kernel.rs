@@ -19,13 +19,24 @@ const PARTS: &[&str] = &[
     "*/kernel/drivers/net/net_failover.ko*",
     "*/kernel/drivers/net/virtio_net.ko*",
     "*/kernel/drivers/virtio/*",
+    "*/kernel/fs/ceph/*",
     "*/kernel/fs/ext4/*",
+    "*/kernel/fs/fscache/*",
     "*/kernel/fs/jbd2/*",
+    "*/kernel/fs/lockd/*",
     "*/kernel/fs/mbcache.ko*",
+    "*/kernel/fs/netfs/*",
+    "*/kernel/fs/nfs/*",
+    "*/kernel/fs/nfs_common/*",
     "*/kernel/lib/*",
     "*/kernel/net/ceph/*",
     "*/kernel/net/core/*",
+    "*/kernel/net/dns_resolver/*",
+    "*/kernel/net/sunrpc/*",
 ];
+
+/// Written when all of [`PARTS`] is there; another name than that of a folder from before the list grew.
+const MARK: &str = "parts-3";
 
 /// The folder of a kernel and its modules, made on first use; `None` where that is not possible (not root, no Debian, another machine
 /// than the guest is).
@@ -34,11 +45,11 @@ const PARTS: &[&str] = &[
 /// When the package cannot be had or unpacked.
 pub fn guest() -> anyhow::Result<Option<PathBuf>> {
     let dir = target().join("guest-kernel");
-    if dir.exists() {
+    if dir.join(MARK).exists() {
         return Ok(Some(dir));
     }
     if !cfg!(target_arch = "x86_64") || !can_install() || !have("apt-cache") || !have("dpkg") {
-        return Ok(None);
+        return Ok(Some(dir).filter(|d| d.exists()));
     }
     let partial = target().join("guest-kernel.partial");
     if partial.exists() {
@@ -57,6 +68,10 @@ pub fn guest() -> anyhow::Result<Option<PathBuf>> {
     let unpack = r#"set -o pipefail; dpkg --fsys-tarfile "$0" | tar -x --wildcards "$@""#;
     must(Command::new("bash").args(["-c", unpack]).arg(&file).args(PARTS).current_dir(&partial))?;
     std::fs::remove_file(&file)?;
+    std::fs::write(partial.join(MARK), "")?;
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir)?;
+    }
     std::fs::rename(&partial, &dir)?;
     Ok(Some(dir))
 }

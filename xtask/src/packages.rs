@@ -3,7 +3,7 @@
 use crate::run::{have, status};
 use std::process::Command;
 
-/// (program, line of Debian's Python, or library below a folder of /usr/lib, that shows it is there; package; what needs it)
+/// (program, line of Debian's Python, header, or library below a folder of /usr/lib, that shows it is there; package; what needs it)
 const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph", "ceph-common", "every end-to-end test"),
     ("crushtool", "ceph-base", "CRUSH comparison"),
@@ -13,13 +13,18 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("import rbd", "python3-rbd", "block images by librbd"),
     ("qemu-img", "qemu-utils", "block images by qemu"),
     ("qemu/block-rbd.so", "qemu-block-extra", "block images by qemu"),
+    ("rbd-mirror", "rbd-mirror", "block images that are mirrored"),
+    ("g++", "g++", "programs in C++"),
+    ("librados.so", "librados-dev", "programs in C++ and Go"),
+    ("rados/librados.hpp", "libradospp-dev", "programs in C++"),
+    ("librbd.so", "librbd-dev", "programs in C++ and Go"),
     ("tgtd", "tgt", "block images by iSCSI"),
     ("backing-store/bs_rbd.so", "tgt-rbd", "block images by iSCSI"),
     ("iscsi-ls", "libiscsi-bin", "block images by iSCSI"),
-    ("qemu-system-x86_64", "qemu-system-x86", "the kernel's own client of block images"),
-    ("busybox", "busybox-static", "the kernel's own client of block images"),
+    ("qemu-system-x86_64", "qemu-system-x86", "the kernel's own clients of block images and file systems"),
+    ("busybox", "busybox-static", "the kernel's own clients of block images and file systems"),
     ("import pytest", "python3-pytest", "every end-to-end test"),
-    ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
+    ("import xdist", "python3-pytest-xdist", "end-to-end tests three at a time"),
     ("fio", "fio", "fio's rados engine"),
     ("mariadbd", "mariadb-server", "the lab's MariaDB"),
     ("chromium-headless-shell", "chromium-headless-shell", "the lab's report in a browser"),
@@ -32,6 +37,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph-fuse", "ceph-fuse", "file systems"),
     ("setfattr", "attr", "file systems"),
     ("rsync", "rsync", "file systems"),
+    ("import cephfs", "python3-cephfs", "file systems by libcephfs"),
+    ("ganesha.nfsd", "nfs-ganesha-ceph", "file systems by NFS"),
     ("radosgw", "radosgw", "S3 and Swift"),
     ("import boto3", "python3-boto3", "S3 by boto3"),
     ("s3cmd", "s3cmd", "S3 by s3cmd"),
@@ -41,6 +48,9 @@ const NEEDED: &[(&str, &str, &str)] = &[
 fn present(probe: &str) -> bool {
     if probe.starts_with("import ") {
         return Command::new("/usr/bin/python3").args(["-c", probe]).output().is_ok_and(|o| o.status.success());
+    }
+    if probe.ends_with(".hpp") {
+        return std::path::Path::new("/usr/include").join(probe).is_file();
     }
     if probe.ends_with(".so") {
         let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();

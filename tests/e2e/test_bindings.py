@@ -1,0 +1,49 @@
+"""Programs in C++ and in Go, built with Debian's headers and with go-ceph; python3-rados and C's functions are in the other classes."""
+import os, shutil, subprocess
+from harness import Case, Skip
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bindings')
+# One of Ceph 16's time: a newer one asks for functions that Debian 12's librados lacks.
+GO_CEPH = 'v0.20.0'
+
+
+class Bindings(Case):
+    args = ['--osds', '2', '--osd-size', '2G']
+
+    def built(self, argv, **kw):
+        r = subprocess.run(argv, capture_output=True, text=True, timeout=280, **kw)
+        assert r.returncode == 0, (argv, r.stdout, r.stderr)
+
+    def fine(self, program):
+        r = subprocess.run([program, self.c.conf, 'data'], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0 and r.stdout.strip() == 'fine', (r.returncode, r.stdout, r.stderr)
+
+    def lacks(self, *programs):
+        if self.clients.root:
+            raise Skip('programs are built for this Debian')
+        for program in programs:
+            if not shutil.which(program):
+                raise Skip(f'{program} is not installed')
+        for header, package in (('rados/librados.hpp', 'libradospp-dev'), ('rados/librados.h', 'librados-dev'), ('rbd/librbd.hpp', 'librbd-dev')):
+            if not os.path.exists(f'/usr/include/{header}'):
+                raise Skip(f'{package} is not installed')
+
+    def test_cpp(self):
+        self.lacks('g++')
+        program = os.path.join(self.scratch, 'use-cpp')
+        self.built(['g++', '-std=c++17', '-Wall', '-Werror', '-o', program, f'{HERE}/use.cc', '-lrados', '-lrbd'])
+        self.fine(program)
+
+    def test_go(self):
+        self.lacks('go', 'gcc')
+        folder = os.path.join(self.scratch, 'go')
+        os.makedirs(folder)
+        shutil.copy(f'{HERE}/use.go', os.path.join(folder, 'main.go'))
+        with open(os.path.join(folder, 'go.mod'), 'w') as f:
+            f.write(f'module use\n\ngo 1.18\n\nrequire github.com/ceph/go-ceph {GO_CEPH}\n')
+        env = dict(os.environ, GOFLAGS='-mod=mod', CGO_CFLAGS='-O0')
+        r = subprocess.run(['go', 'mod', 'download', 'github.com/ceph/go-ceph'], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+        if r.returncode:
+            raise Skip(f'go-ceph cannot be had: {r.stderr.strip()[:200]}')
+        self.built(['go', 'build', '-o', 'use-go', '.'], cwd=folder, env=env)
+        self.fine(os.path.join(folder, 'use-go'))
