@@ -79,12 +79,17 @@ class CephFs(Case):
 
     # ---- helpers ----
 
+    def point(self, name):
+        """Where a mount is to be seen."""
+        return os.path.join(self.scratch, name)
+
     def mount(self, name, user='client.admin', *more):
         at = os.path.join(self.scratch, name)
         os.makedirs(at, exist_ok=True)
         with open(os.path.join(self.scratch, f'{name}.log'), 'w') as log:
             p = subprocess.Popen(['ceph-fuse', '-f', '-c', self.c.conf, '-n', user, at, *more],
                                  stdout=log, stderr=log)
+        at = self.point(name)
         self.mounts[name] = (p, at)
         wait(lambda: os.path.ismount(at) or p.poll() is not None, 'the mount', 90)
         assert p.poll() is None, open(os.path.join(self.scratch, f'{name}.log')).read()
