@@ -1,9 +1,9 @@
 """How pytest runs the end-to-end tests. `run.py` is the short way to it; plain `pytest tests/e2e` works as well.
 
 A class derived from `harness.Case` is collected whatever its name, with the tests that it defines itself: what it inherits is tested
-where it is defined. Its tests share one instance and one cluster, in the order in which they are written. With `-n 2 --dist loadscope`
-(pytest-xdist) two classes run at a time; one whose `alone` says why it may not run beside another waits until no other runs, on the
-whole machine, and holds the others up meanwhile. The long classes come first and those that run alone last, so that both
+where it is defined. Its tests share one instance and one cluster, in the order in which they are written. With `-n 3 --dist loadscope`
+(pytest-xdist) three classes run at a time; one whose `alone` says why it may not run beside another waits until no other runs, on the
+whole machine, and holds the others up meanwhile. The long classes come first and those that run alone last, so that all
 workers end at about the same time.
 """
 import fcntl, inspect, os, pytest, signal, threading

@@ -9,7 +9,7 @@ KEYS = int(os.environ.get('SPIRULA_E2E_KEYS', 1000000))
 
 CLIENT = '''
 # librados by hand: python3-rados lacks ranges of keys, and hides error numbers.
-import ctypes, os, sys, time
+import atexit, ctypes, os, sys, time
 L = ctypes.CDLL('librados.so.2')
 size, void = ctypes.c_size_t, ctypes.c_void_p
 L.rados_create_write_op.restype = L.rados_create_read_op.restype = void
@@ -20,6 +20,8 @@ ok(L.rados_create(ctypes.byref(cl), b'admin'), 'create')
 ok(L.rados_conf_read_file(cl, sys.argv[1].encode()), 'conf')
 ok(L.rados_conf_set(cl, b'rados_osd_op_timeout', b'100'), 'timeout')
 ok(L.rados_connect(cl), 'connect')
+# A process that ends without it takes the options' table from below librados' threads: one that reconnects just then ends it by bad_get.
+atexit.register(L.rados_shutdown, cl)
 ok(L.rados_ioctx_create(cl, b'data', ctypes.byref(io)), 'pool')
 def op(name, f):
     w = void(L.rados_create_write_op())

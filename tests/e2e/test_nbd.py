@@ -104,6 +104,7 @@ def scribble(nbd, model, rng, times, largest=3 * MB):
 
 class Served(Images):
     """A pool of images, and servers of them that go with the class."""
+    servers = ()
 
     def setup(self, clients):
         self.servers = []

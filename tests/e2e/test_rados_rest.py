@@ -1,5 +1,5 @@
 """What `rados`, python3-rados, librados' C functions and its striper can do beside what test_rados.py does with them."""
-import json, os
+import json, os, signal
 from harness import Case, Skip
 
 PYTHON = '''
@@ -55,8 +55,10 @@ def commands():
     pg = f'{io.get_pool_id()}.0'
     code, out, err = r.pg_command(pg, json.dumps({'prefix': 'query', 'pgid': pg, 'format': 'json'}), b'')
     assert code == 0 and json.loads(out)['state'], (code, err)
-    assert json.loads(r.ping_monitor('a'))
     assert re.search(r'\\d:0/\\d+', r.get_addrs()), r.get_addrs()
+
+def ping():
+    assert json.loads(r.ping_monitor('a'))
 
 def log():
     # What the cluster's log says from now on.
@@ -214,7 +216,7 @@ def fenced():
     fails(108, bad.read, 'f')
     assert io.read('f') == b'x'
 
-for f in (pools, commands, log, services, applications, asynchronous, same_and_compared, versions_and_flags, keys_and_names, objects, snapshots, watches, fenced):
+for f in (pools, commands, ping, log, services, applications, asynchronous, same_and_compared, versions_and_flags, keys_and_names, objects, snapshots, watches, fenced):
     if sys.argv[2] == f.__name__:
         f()
 '''
@@ -343,11 +345,17 @@ class RadosRest(Case):
 
     def test_python(self):
         bad = []
-        for what in ('pools', 'commands', 'log', 'applications', 'asynchronous', 'same_and_compared', 'versions_and_flags', 'keys_and_names',
+        for what in ('pools', 'commands', 'ping', 'log', 'services', 'applications', 'asynchronous', 'same_and_compared', 'versions_and_flags', 'keys_and_names',
                      'objects', 'snapshots', 'watches', 'fenced'):
             r = self.c.python(PYTHON, what, check=False, timeout=120)
+            # Of librados 16.2's clients that ping a monitor one in eight ends with a segmentation fault, whichever cluster it
+            # pings: 17 of 150 here, 18 of 150 with a real Ceph.
+            again = 0
+            while what == 'ping' and r.code == -signal.SIGSEGV and again < 10:
+                again += 1
+                r = self.c.python(PYTHON, what, check=False, timeout=120)
             if r.code:
-                bad.append((what, r.err[-1500:]))
+                bad.append((what, f'exit {r.code}, {r.err[-1500:]}'))
         assert not bad, '\n'.join(f'{what}: {err}' for what, err in bad)
 
     def test_c(self):

@@ -5,6 +5,7 @@ from harness import Case, holds, wait
 
 class Rotten(Case):
     """Data, and bits of it that flip in one OSD's store."""
+    errors_expected = True
 
     def pool(self, name):
         self.c.ceph('osd', 'pool', 'create', name, '1')

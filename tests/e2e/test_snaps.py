@@ -1,5 +1,5 @@
 """Snapshots of pools and of clients, by Debian's `rados`, `ceph` and python3-rados; what they answer is what a real Ceph 16.2 answers."""
-import json, os
+import json, os, time
 from harness import Case, Load, wait
 
 OWN = '''
@@ -341,6 +341,30 @@ class Snapshots(Case):
         self.queue_is_empty()
         assert len(self.clones(pool, 'a')) == 1
 
+    def test_5b_trimming_sleeps_as_long_as_it_is_told(self):
+        c = self.c
+        c.ceph('osd', 'pool', 'create', 'slow', '1', '1', 'replicated')
+        c.wait_clean()
+        for i in range(6):
+            self.put('slow', f'o{i}', 'one')
+        c.rados('-p', 'slow', 'mksnap', 's')
+        for i in range(6):
+            self.put('slow', f'o{i}', 'two')
+        wait(lambda: self.counts('slow') == (12, 6), lambda: f'clones: {self.counts("slow")}')
+        c.ceph('config', 'set', 'osd', 'osd_snap_trim_sleep', '1')
+        told = lambda: [float(c.json('tell', f'osd.{n}', 'config', 'get', 'osd_snap_trim_sleep')['osd_snap_trim_sleep']) for n in range(3)]
+        wait(lambda: told() == [1] * 3, lambda: f'the OSDs know it: {told()}')
+        try:
+            begun = time.time()
+            c.rados('-p', 'slow', 'rmsnap', 's')
+            wait(lambda: self.counts('slow') == (6, 0), lambda: f'no clones: {self.counts("slow")}')
+            # The first one goes at once; what is counted is told a little later.
+            took = time.time() - begun
+            assert 4.5 <= took, took
+        finally:
+            c.ceph('config', 'rm', 'osd', 'osd_snap_trim_sleep')
+        self.queue_is_empty()
+
     def test_6_osds_are_stopped_and_killed_under_a_load_that_compares(self):
         c, pools = self.c, self.pools()
         loads = [Load(c, LOAD, p) for p in pools]
@@ -393,3 +417,57 @@ with rados.Rados(conffile=sys.argv[1], name='client.' + sys.argv[2], conf={'keyr
             assert c.python(make, name, keyring, pool).out.split() == [said], name
             r = c.rados('--id', name, '--keyring', keyring, '-p', pool, 'mksnap', 'x', check=False)
             assert r.code == 1, r
+
+
+MANY = '''
+import os, random, rados, sys
+MB = 1 << 20
+draw = random.Random(3)
+with rados.Rados(conffile=sys.argv[1]) as cluster:
+    for pool in sys.argv[2:]:
+        with cluster.open_ioctx(pool) as io:
+            names = [f'o{i}' for i in range(16)]
+            for n in names:
+                io.write_full(n, os.urandom(MB))
+            snaps = []
+            for _ in range(8):
+                snaps.insert(0, io.create_self_managed_snap())
+                io.set_self_managed_snap_write(snaps)
+                for n in names:
+                    io.write(n, os.urandom(4096), draw.randrange(256) * 4096)
+'''
+
+LOOK = '''
+import hashlib, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as cluster:
+    for pool in sys.argv[2:]:
+        with cluster.open_ioctx(pool) as io:
+            for i in range(16):
+                for snap in [*range(2, 10), 2 ** 64 - 2]:
+                    io.set_read(snap)
+                    print(pool, i, snap, hashlib.sha256(io.read(f'o{i}', 1 << 20)).hexdigest())
+'''
+
+
+class Filled(Case):
+    """An OSD that was away while clones were made, and one that takes another's place, hold heads and clones as they were."""
+    args = ['--osds', '4', '--osd-size', '2G']
+
+    def test_heads_and_clones_are_the_same_after_recovery_and_backfill(self):
+        c = self.c
+        c.ceph('osd', 'pool', 'create', 'rep', '8', '8', 'replicated')
+        c.ceph('osd', 'erasure-code-profile', 'set', 'two', 'k=2', 'm=1', 'crush-failure-domain=osd')
+        c.ceph('osd', 'pool', 'create', 'ec', '8', '8', 'erasure', 'two')
+        c.ceph('osd', 'pool', 'set', 'ec', 'allow_ec_overwrites', 'true')
+        c.wait_clean()
+        # While one is away, so that it recovers by its log: the clones of pool rep and ec are made meanwhile.
+        c.ceph('osd', 'set', 'noout')
+        c.spirula('osd', 'stop', '0', '--dir', c.dir)
+        c.python(MANY, 'rep', 'ec')
+        seen = c.python(LOOK, 'rep', 'ec').out
+        c.spirula('osd', 'start', '0', '--dir', c.dir)
+        c.wait_clean(120)
+        assert c.python(LOOK, 'rep', 'ec').out == seen
+        c.ceph('osd', 'out', '1')
+        c.wait_clean(180)
+        assert c.python(LOOK, 'rep', 'ec').out == seen

@@ -505,6 +505,18 @@ impl Allocator {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Words of bitmaps and of the index that this thread has looked at.
+    static LOOKED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts words that are looked at.
+#[cfg(test)]
+fn look(words: u64) {
+    LOOKED.with(|n| n.set(n.get() + words));
+}
+
 /// Splits a run into parts within groups: group, first block in it, number of blocks.
 fn by_group(run: PhysRun) -> impl Iterator<Item = (usize, u64, u64)> {
     let (mut at, end) = (run.start, run.start + run.len);
@@ -641,6 +653,57 @@ mod tests {
         let looks = looks(&a) - before;
         // 4 MiB in pieces come from one group; each request meets one or two.
         assert!(looks < 3 * 210, "{looks} groups looked at");
+    }
+
+    /// What requests cost on 16 TiB, counted: words of bitmaps and of the index, of which a processor looks at some
+    /// hundred thousand in a millisecond. Small and large ones, of data and of metadata, and what is freed between them; the
+    /// first after an opening, too; whatever lies in the groups.
+    #[test]
+    fn requests_on_16_tib_look_at_few_words_whatever_is_free() {
+        const MOST: u64 = 100_000;
+        let groups = 16 * (1u64 << 40) / BLOCK / GROUP_BLOCKS;
+        let word = |w: u64| w.to_le_bytes().repeat(GROUP_WORDS);
+        // One free run in a bitmap that is else in use.
+        let mut last = word(u64::MAX);
+        last[4000..4090].fill(0);
+        for (name, maps) in [
+            ("every second block free", vec![word(0x5555_5555_5555_5555)]),
+            ("one block of 64 used", vec![word(1)]),
+            ("one block of 64 free", vec![word(!1)]),
+            ("runs of 63 that no 64 fits in", vec![word(1 << 63)]),
+            ("pairs of which most have no window", vec![word(0x3333_3333_3333_3333), word(0x1111_1111_1111_1111)]),
+            ("all used but one run at a group's end", vec![last]),
+            ("all used but every hundredth group", std::iter::repeat_n(word(u64::MAX), 99).chain([word(2)]).collect()),
+        ] {
+            let kinds: Vec<Group> = maps.iter().map(|m| Group::load(GROUP_BLOCKS, m)).collect();
+            let mut a = Allocator::new(groups * GROUP_BLOCKS);
+            for g in 0..groups as usize {
+                let new = kinds[g % kinds.len()].alike();
+                a.index.put(g, a.groups[g].class(), new.class());
+                a.free = a.free - u64::from(a.groups[g].free) + u64::from(new.free);
+                a.groups[g] = new;
+            }
+            let (mut x, mut held, mut most) = (5u64, Vec::new(), [(0, 0); 4]);
+            for n in 0..6_000u64 {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let blocks = [1024, 1, 1, 4, 16, 17, 256][(x >> 33) as usize % 7];
+                let before = LOOKED.get();
+                let kind = (x >> 50) as usize % 8;
+                match kind {
+                    0 => a.take_adjoining(blocks.min(64)).into_iter().for_each(|run| a.release(run)),
+                    1 => a.take_window(256).into_iter().for_each(|run| a.release(run)),
+                    2 => a.take_pieces(blocks.min(64)).into_iter().for_each(|run| a.release(run)),
+                    3 if !held.is_empty() => {
+                        let run = held.swap_remove((x >> 40) as usize % held.len());
+                        assert!(a.mark_free(run));
+                    }
+                    _ => assert!(a.allocate(blocks, &mut held)),
+                }
+                let kind = kind.min(3);
+                most[kind] = most[kind].max((LOOKED.get() - before, n));
+            }
+            assert!(most.iter().all(|(words, _)| *words < MOST), "{name}: {most:?} words, by request");
+        }
     }
 
     #[test]

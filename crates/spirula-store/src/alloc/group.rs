@@ -88,6 +88,12 @@ impl Group {
         new
     }
 
+    /// Another group of the same state, which shares the bitmap.
+    #[cfg(test)]
+    pub fn alike(&self) -> Self {
+        Self { free: self.free, class: self.class, map: self.map.clone(), meta: self.meta.clone() }
+    }
+
     /// The power of two at or below the length of the longest free run; `None`: nothing is
     /// free.
     pub fn class(&self) -> Option<u8> {
@@ -100,6 +106,8 @@ impl Group {
     }
 
     pub fn word(&self, i: usize) -> u64 {
+        #[cfg(test)]
+        super::look(1);
         match &self.map {
             Some(m) => m[i],
             None if self.free == 0 => u64::MAX,

@@ -58,6 +58,8 @@ impl Index {
         let next = move |from: usize, until: usize| {
             let mut g = from;
             while g < until {
+                #[cfg(test)]
+                super::look(1);
                 let left = words[g / 64] & (u64::MAX << (g % 64));
                 if left != 0 {
                     let found = g / 64 * 64 + left.trailing_zeros() as usize;

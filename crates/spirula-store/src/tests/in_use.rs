@@ -145,7 +145,14 @@ fn every_nth_write_may_be_misdirected_in_use() {
 
 #[test]
 fn bits_may_flip_in_use() {
-    let verdicts: Vec<Verdict> = (0..120).map(|n| lie(None, 500 + n)).collect();
+    let mut verdicts = Vec::new();
+    // Most of a device holds nothing: of 120 one or two are told, now and then none.
+    for n in 0..600 {
+        if n >= 120 && verdicts.contains(&Verdict::Told) {
+            break;
+        }
+        verdicts.push(lie(None, 500 + n));
+    }
     assert!(verdicts.contains(&Verdict::Told) && verdicts.contains(&Verdict::Harmless), "{verdicts:?}");
 }
 
