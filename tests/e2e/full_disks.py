@@ -87,11 +87,12 @@ class FullDisks:
         p = self.python(FILL, f'fill-{len(self.events)}', pools)
         self.fillers.append(p)
         begun = time.time()
-        got = json.loads(self.line(p, 400))
+        got = json.loads(self.line(p, 1200))
         self.errors += got['errors']
         assert got['told'] and got['refused_force'], got
         netns.wait(lambda: {'OSD_FULL', 'POOL_FULL'} <= set(self.json('health')['checks']), 'OSD_FULL and POOL_FULL')
-        assert set(got['levels']) == {'nearfull', 'backfillfull', 'full'}, got
+        # The lower levels may be passed between two reports of an OSD, if the monitors hear late of them.
+        assert 'full' in got['levels'], got
         used = sorted(o['utilization'] for o in self.json('osd', 'df')['nodes'])
         # Who does not ask to be told waits; whoever reads is served.
         some = self.sample()
@@ -100,7 +101,7 @@ class FullDisks:
         self.tell(p, 'check')
         extra = self.rng.choice([self.beside_out, self.beside_kill, lambda: 'nothing'])()
         self.full_times.append((begun, None))
-        text = (f'disks full: {got["bytes"] >> 20} MiB were taken in {got["seconds"]:.0f} s until ENOSPC, {got["forced"] >> 20} MiB more by force; '
+        text = (f'disks full ({", ".join(got["levels"])}): {got["bytes"] >> 20} MiB were taken in {got["seconds"]:.0f} s until ENOSPC, {got["forced"] >> 20} MiB more by force; '
                 f'use {used[0]:.1f} to {used[-1]:.1f} %; beside it {extra}')
 
         def undo():
@@ -113,7 +114,7 @@ class FullDisks:
             self.tell(p, 'free')
             self.wait_room()
             p.stdin.close()
-            p.wait(timeout=60)
+            p.wait(timeout=240)
             self.fillers.remove(p)
             self.full_times[-1] = (begun, time.time())
             self.note(f'room again {how}')
@@ -122,11 +123,11 @@ class FullDisks:
     def tell(self, p, word):
         p.stdin.write(word + '\n')
         p.stdin.flush()
-        got = json.loads(self.line(p, 300))
+        got = json.loads(self.line(p, 1200))
         self.errors += got['errors']
 
     def wait_room(self):
-        netns.wait(lambda: not {'OSD_FULL', 'POOL_FULL'} & set(self.json('health')['checks']), 'no full OSD', 90)
+        netns.wait(lambda: not {'OSD_FULL', 'POOL_FULL'} & set(self.json('health')['checks']), 'no full OSD')
 
     def grow(self):
         """All get larger devices, one after the other."""
@@ -141,11 +142,11 @@ class FullDisks:
     def wait_placed(self):
         """Clean, but for what has no room in its place: what an OSD gave away while it was out may not fit there any more."""
         def placed():
-            s = self.json('-s', timeout=30)
+            s = self.json('-s')
             up = s['osdmap']['num_up_osds'] == s['osdmap']['num_in_osds'] == len(self.host_of)
             names = [p['state_name'] for p in s['pgmap'].get('pgs_by_state', [])]
             return up and names and all(n.startswith('active+clean') or 'backfill_toofull' in n for n in names)
-        netns.wait(placed, 'clean, or waiting for room', 120)
+        netns.wait(placed, 'clean, or waiting for room')
 
     def beside_out(self):
         """What an OSD holds that goes out has no place: backfills wait, and say why."""
@@ -155,7 +156,7 @@ class FullDisks:
             def waits():
                 by = self.json('-s')['pgmap'].get('pgs_by_state', [])
                 return any('backfill_toofull' in s['state_name'] for s in by) and 'PG_BACKFILL_FULL' in self.json('health')['checks']
-            netns.wait(waits, 'backfill_toofull', 60)
+            netns.wait(waits, 'backfill_toofull')
         finally:
             self.ceph('osd', 'in', str(o))
         self.wait_placed()

@@ -5,7 +5,7 @@ guest is in its memory; commands go to its shell over a second serial line, what
 address of this machine but the loopback's, through qemu's user network.
 """
 import glob, os, re, shutil, signal, subprocess, threading, time
-from harness import Skip, wait
+from harness import PATIENCE, Skip, wait
 from netns import ip
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -124,7 +124,7 @@ class Guest:
         self.out, self.asked, self.changed = '', 0, threading.Condition()
         threading.Thread(target=self.listen, daemon=True).start()
         # What comes before somebody listens is lost.
-        self.until('guest-is-up', 60)
+        self.until('guest-is-up')
 
     def listen(self):
         while data := self.p.stdout.read1(65536):
@@ -137,7 +137,7 @@ class Guest:
     def said(self):
         return f'{self.out[-4000:]}\n--- its kernel:\n{open(self.console, errors="replace").read()[-6000:]}'
 
-    def until(self, what, seconds):
+    def until(self, what, seconds=PATIENCE):
         """Waits until a pattern is in what it says; the match."""
         end = time.time() + seconds
         with self.changed:
@@ -154,7 +154,7 @@ class Guest:
         self.p.stdin.flush()
         return self.asked
 
-    def run(self, command, seconds=60, check=True):
+    def run(self, command, seconds=PATIENCE, check=True):
         """What a command says, when it has ended."""
         before = len(self.out)
         number = self.send(command)

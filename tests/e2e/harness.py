@@ -4,7 +4,7 @@ Tests are methods `test_*` of subclasses of Case. Each class gets one fresh clus
 folder, driven only through the `spirula` binary and unmodified clients. `Clients` runs them either from
 this machine or from another Debian's folder (Reef), by chroot.
 """
-import json, os, random, shutil, signal, socket, subprocess, tempfile, time
+import json, os, random, re, shutil, signal, socket, subprocess, tempfile, time
 try:
     import pytest
     Skip = pytest.skip.Exception
@@ -17,11 +17,14 @@ BINARY = None
 # Tests that ask for HEALTH_OK do not mean the disk of the machine that runs them.
 os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_WARN', '1')
 os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_CRIT', '0')
+# Seconds after which what should come counts as never coming. It costs nothing where things are well, and a machine with ten times as
+# much to do as it can must not exceed it: the longest that a healthy cluster was seen to take for anything here is some 20 s.
+PATIENCE = 240
 
 
-def wait(until, what, seconds=60, pause=0.1):
+def wait(until, what, seconds=PATIENCE, pause=0.1):
     """Asks again and again until the answer is true, and gives it back. `what` says in an error what did not come; it may be
-    a function that is asked then."""
+    a function that is asked then. How long it takes is no verdict: whoever gives less `seconds` than the default says why."""
     deadline = time.time() + seconds
     while True:
         got = until()
@@ -82,14 +85,16 @@ class Clients:
 
 def free_port():
     """The first of ten ports that nobody has: a cluster's monitors take those that follow. Not among those that the kernel gives to
-    whoever connects: such a one may be taken before the cluster starts."""
+    whoever connects: such a one may be taken before the cluster starts. Workers that run beside each other take them from different
+    rows: a cluster that is down for a moment finds its ports as it left them."""
+    row = int(re.sub(r'\D', '', os.environ.get('PYTEST_XDIST_WORKER', '')) or 0) % 8
     try:
         with open('/proc/sys/net/ipv4/ip_local_port_range') as f:
             end = int(f.read().split()[0])
     except OSError:
         end = 32768
     for _ in range(1000):
-        first = random.randrange(1100, max(end, 12000) // 10 - 1) * 10
+        first = random.randrange(1104 + row, max(end, 12000) // 10 - 1, 8) * 10
         try:
             for port in range(first, first + 10):
                 with socket.socket() as s:
@@ -118,7 +123,7 @@ class Cluster:
         self.port = free_port()
         self.conf = os.path.join(self.dir, 'ceph.conf')
 
-    def spirula(self, *argv, timeout=120, check=True):
+    def spirula(self, *argv, timeout=PATIENCE, check=True):
         r = Result(subprocess.run([BINARY, *argv], capture_output=True, text=True, timeout=timeout))
         assert not check or r.code == 0, f'spirula {" ".join(argv)}: {r}'
         return r
@@ -144,7 +149,7 @@ class Cluster:
         path = os.path.join(self.dir, 'spirula.log')
         return open(path, errors='replace').read() if os.path.exists(path) else ''
 
-    def run(self, *argv, timeout=120, check=True, stdin=None, binary=False):
+    def run(self, *argv, timeout=PATIENCE, check=True, stdin=None, binary=False):
         p = subprocess.run(self.clients.wrap([argv[0], '-c', self.conf, *argv[1:]]), capture_output=True,
                            text=not binary, timeout=timeout, input=stdin)
         r = Result(p)
@@ -160,7 +165,7 @@ class Cluster:
     def rados(self, *argv, **kw):
         return self.run('rados', *argv, **kw)
 
-    def python(self, code, *args, timeout=300, check=True, wait=True):
+    def python(self, code, *args, timeout=900, check=True, wait=True):
         """Runs a Python program with the clients' own librados; argv[1] is the ceph.conf."""
         path = os.path.join(self.scratch, f'p{random.randrange(1 << 40)}.py')
         with open(path, 'w') as f:
@@ -172,11 +177,11 @@ class Cluster:
         assert not check or r.code == 0, f'python: {r}'
         return r
 
-    def wait_healthy(self, seconds=60):
+    def wait_healthy(self, seconds=PATIENCE):
         """HEALTH_OK. What monitors say of PGs and of slow paths is as old as the manager's last word."""
         wait(lambda: self.ceph('health').out.strip() == 'HEALTH_OK', lambda: f'HEALTH_OK: {self.ceph("health", "detail").out}', seconds)
 
-    def wait_clean(self, seconds=60):
+    def wait_clean(self, seconds=PATIENCE):
         states = lambda: self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
         clean = lambda: (by := states()) and all(s['name'] == 'active+clean' for s in by)
         wait(clean, lambda: f'clean PGs: {states()}\n{self.ceph("health", "detail").out}', seconds)
@@ -211,12 +216,12 @@ class Load:
         except FileNotFoundError:
             return 0
 
-    def goes_on(self, operations=20, seconds=90):
+    def goes_on(self, operations=20, seconds=PATIENCE):
         """So many more operations are done, whatever has been done to the cluster."""
         before = self.done()
         wait(lambda: self.done() >= before + operations, f'{operations} more operations of a client after {before}', seconds, 0.05)
 
-    def end(self, timeout=240):
+    def end(self, timeout=900):
         """What it says in the end."""
         open(self.stop, 'w').close()
         out, err = self.p.communicate(timeout=timeout)

@@ -1,13 +1,14 @@
 """What tests of block images share."""
 import os, subprocess
+import harness
 from harness import Case, Skip
 
 
 class Images(Case):
     """A cluster for `rbd` and python3-rbd."""
     args = ['--osds', '3', '--osd-size', '2G']
-    # For a tool, in seconds.
-    patience = 100
+    # For a tool, in seconds: none was seen to need more than a few.
+    patience = harness.PATIENCE
 
     def setup(self, clients):
         if subprocess.run([*clients.python(), '-c', 'import rbd'], capture_output=True).returncode:

@@ -45,7 +45,7 @@ class Host:
         shell = f'hostname {self.name}; exec "$@"'
         return ['ip', 'netns', 'exec', self.ns, 'unshare', '--uts', 'sh', '-c', shell, 'sh', *argv]
 
-    def run(self, *argv, timeout=60, check=True, stdin=None, env=None):
+    def run(self, *argv, timeout=harness.PATIENCE, check=True, stdin=None, env=None):
         p = subprocess.run(self.wrap(list(argv)), capture_output=True, text=True, timeout=timeout, input=stdin,
                            env={**os.environ, **(env or {})})
         r = Result(p)
