@@ -211,6 +211,7 @@ class Alike(Likeness):
         def misplaced():
             p = self.pg(pgid)
             return 'remapped' in p['state'] and 'degraded' not in p['state'] and other not in p['acting']
+        wait(misplaced, lambda: f'misplaced and no more: {self.pg(pgid)}')
         holds(misplaced, 'misplaced', 3)
         # Its old place goes: now a copy is missing.
         self.osd('stop', b)

@@ -1,6 +1,15 @@
 """Garbage on the wire, damaged files: clear errors, the daemon lives, other clients do not notice."""
-import json, os, random, socket, struct, threading, time
-from harness import Case, Cluster
+import json, os, random, socket, struct
+from harness import Case, Cluster, Load
+
+STEADY = '''
+import os, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[2]) as io:
+    n = 0
+    while not os.path.exists(sys.argv[3]):
+        io.write_full('steady', b'%d' % n); assert io.read('steady') == b'%d' % n; n += 1
+        did()
+'''
 
 
 def banner(features=1, required=0):
@@ -16,7 +25,8 @@ class Wire(Case):
         return [self.c.port] + osd
 
     def send(self, port, data, wait=2):
-        with socket.create_connection(('127.0.0.1', port), timeout=wait) as s:
+        with socket.create_connection(('127.0.0.1', port), timeout=60) as s:
+            s.settimeout(wait)
             got = b''
             try:
                 for at in range(0, len(data), 65536):
@@ -34,28 +44,9 @@ class Wire(Case):
     def test_garbage_on_every_port_does_not_disturb_a_client(self):
         rng = random.Random(7)
         ports = self.ports()
-        stop = []
-        problems = []
-
-        def client():
-            try:
-                self.c.python('''
-import rados, sys, time
-with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
-    begun = time.time()
-    n = 0
-    # Longer where the machine has much to do.
-    while time.time() < begun + 6 or n <= 50 and time.time() < begun + 90:
-        io.write_full('steady', b'%d' % n); assert io.read('steady') == b'%d' % n; n += 1
-    assert n > 50, n
-''')
-            except AssertionError as e:
-                problems.append(e)
-            stop.append(1)
-        t = threading.Thread(target=client)
-        t.start()
-        rounds = 0
-        while not stop:
+        load = Load(self.c, STEADY, 'data')
+        load.goes_on(1)
+        for _ in range(5):
             for port in ports:
                 self.send(port, rng.randbytes(rng.randrange(1, 4000)))
                 self.send(port, banner() + rng.randbytes(rng.randrange(1, 4000)))
@@ -63,10 +54,9 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
                 self.send(port, banner()[:rng.randrange(1, 26)])
                 self.send(port, b'GET / HTTP/1.1\r\nHost: x\r\n\r\n')
                 self.send(port, b'ceph v027' + bytes(280))
-                rounds += 1
-        t.join()
-        assert not problems, problems
-        assert rounds > 4
+            # It is answered after each round as before the first.
+            load.goes_on(5)
+        load.end()
         self.c.wait_healthy()
 
     def test_many_half_open_connections_leave_room_for_clients(self):
@@ -92,12 +82,19 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
                 c = table[(c ^ b) & 255] ^ (c >> 8)
             return c
         pre = struct.pack('<BB', 1, 4) + struct.pack('<IH', 0xffffffff, 8) * 4 + b'\0\0'
-        before = json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)['resident']
+
+        def memory():
+            with open(f'/proc/{self.c.pid()}/status') as f:
+                rows = dict(l.split(':', 1) for l in f)
+            return [int(rows[k].split()[0]) << 10 for k in ('VmHWM', 'VmPeak')]
+        before = memory()
         for port in self.ports():
             for _ in range(5):
                 self.send(port, banner() + pre + struct.pack('<I', crc(pre)) + bytes(100000))
-        after = json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)['resident']
-        assert after - before < 64 << 20, (before, after)
+        used, asked = (a - b for a, b in zip(memory(), before))
+        print(f'figure: 20 frames of 16 GiB: {used >> 20} MiB more were used at most, {asked >> 20} MiB more asked for')
+        # Each of its four segments would be 4 GiB, whether anything is written there or not; seen: @@ MiB.
+        assert used < 512 << 20 and asked < 2 << 30, (used, asked)
 
 
 class DamagedFiles(Case):
@@ -137,7 +134,7 @@ class DamagedFiles(Case):
         d.up()
         text = open(d.conf).read()
         open(d.conf, 'w').write(text.replace('auth_client_required = cephx', 'auth_client_required = cpehx'))
-        r = d.ceph('-s', check=False, timeout=60)
+        r = d.ceph('-s', check=False)
         assert r.code != 0, r
         d.down()
         # Yours to edit; once gone it is written anew.

@@ -97,7 +97,7 @@ class BadStores(Case):
 
     def refused(self, what, words, argv, watch):
         before = contents(*watch)
-        r = self.c.spirula(*argv, check=False, timeout=60)
+        r = self.c.spirula(*argv, check=False)
         assert r.code != 0, f'{what}: {argv} succeeds: {r}'
         text = r.err.strip()
         missing = [w for w in words if w not in text]

@@ -11,11 +11,11 @@ class Bindings(Case):
     args = ['--osds', '2', '--osd-size', '2G']
 
     def built(self, argv, **kw):
-        r = subprocess.run(argv, capture_output=True, text=True, timeout=280, **kw)
+        r = subprocess.run(argv, capture_output=True, text=True, timeout=1200, **kw)
         assert r.returncode == 0, (argv, r.stdout, r.stderr)
 
     def fine(self, program):
-        r = subprocess.run([program, self.c.conf, 'data'], capture_output=True, text=True, timeout=120)
+        r = subprocess.run([program, self.c.conf, 'data'], capture_output=True, text=True, timeout=240)
         assert r.returncode == 0 and r.stdout.strip() == 'fine', (r.returncode, r.stdout, r.stderr)
 
     def lacks(self, *programs):
@@ -42,7 +42,7 @@ class Bindings(Case):
         with open(os.path.join(folder, 'go.mod'), 'w') as f:
             f.write(f'module use\n\ngo 1.18\n\nrequire github.com/ceph/go-ceph {GO_CEPH}\n')
         env = dict(os.environ, GOFLAGS='-mod=mod', CGO_CFLAGS='-O0')
-        r = subprocess.run(['go', 'mod', 'download', 'github.com/ceph/go-ceph'], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+        r = subprocess.run(['go', 'mod', 'download', 'github.com/ceph/go-ceph'], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
         if r.returncode:
             raise Skip(f'go-ceph cannot be had: {r.stderr.strip()[:200]}')
         self.built(['go', 'build', '-o', 'use-go', '.'], cwd=folder, env=env)

@@ -7,6 +7,7 @@ class Ceph(Case):
     minutes = 2
 
     def test_status_health_and_versions(self):
+        self.c.wait_clean()
         out = self.c.ceph('-s').out
         for word in ('cluster:', 'health: HEALTH_', 'mon: 1 daemons', 'mgr:', 'osd: 3 osds: 3 up', '3 in', 'active+clean'):
             assert word in out, (word, out)
@@ -124,8 +125,9 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('grow') as io:
         assert json.loads(self.c.ceph('tell', 'mon.a', 'mon_status').out)
 
     def test_pg_query_and_map(self):
-        v = json.loads(self.c.ceph('pg', '1.0', 'query').out)
-        assert v['state'] == 'active+clean' and len(v['acting']) == 3, v
+        # It may be scrubbed just now.
+        v = wait(lambda: (q := json.loads(self.c.ceph('pg', '1.0', 'query').out))['state'] == 'active+clean' and q, 'a clean PG')
+        assert len(v['acting']) == 3, v
         assert '1.0' in self.c.ceph('pg', 'map', '1.0').out
 
     def test_unknown_commands_and_arguments_are_refused(self):
@@ -159,7 +161,7 @@ with rados.Rados(conffile=sys.argv[1]) as r:
         finally:
             p.terminate()
             p.wait()
-        assert 'hello from the test' in self.c.ceph('log', 'last', '5').out
+        assert 'hello from the test' in self.c.ceph('log', 'last', '100').out
 
     def test_quota_is_kept(self):
         self.c.ceph('osd', 'pool', 'create', 'q', '4')

@@ -1,5 +1,5 @@
 """Object classes as clients call them: advisory locks, the example class, who may call what."""
-import os
+import os, time
 from harness import Case, wait
 
 
@@ -43,8 +43,11 @@ except rados.ObjectNotFound: print('not mine')
         assert 'lock.l' in self.c.rados('-p', 'data', 'listxattr', 'o').out
 
     def test_locks_end_with_their_time(self):
-        self.lock('get', 'timed', 'l', '--lock-duration', '1')
-        assert 'client.' in self.lock('info', 'timed', 'l', '--format', 'json').out
+        begun = time.time()
+        self.lock('get', 'timed', 'l', '--lock-duration', '4')
+        info = self.lock('info', 'timed', 'l', '--format', 'json').out
+        # Who was held up for longer than it lasts cannot say.
+        assert 'client.' in info or time.time() > begun + 4, info
         wait(lambda: 'client.' not in self.lock('info', 'timed', 'l', '--format', 'json').out, 'the end of a lock')
         self.lock('get', 'timed', 'l')
 

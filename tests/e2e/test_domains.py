@@ -28,14 +28,18 @@ class Domains(Case):
         return [p for p in self.c.json('pg', 'dump', 'pgs')['pg_stats'] if p['pgid'].startswith(f'{n}.')]
 
     def apart(self, pool, kind, size):
-        """Every PG of the pool has `size` copies, no two in one bucket of this type."""
-        places = self.tree()
-        pgs = self.pgs(pool)
-        assert pgs
-        for p in pgs:
-            for which in ('up', 'acting'):
-                where = [places[o][kind] for o in p[which]]
-                assert len(where) == size and len(set(where)) == size, (pool, kind, p['pgid'], which, p[which], where)
+        """Every PG of the pool has `size` copies, no two in one bucket of this type; or soon: reports of PGs are older than the map."""
+        places, wrong = self.tree(), []
+
+        def all_are():
+            pgs, wrong[:] = self.pgs(pool), []
+            for p in pgs:
+                for which in ('up', 'acting'):
+                    where = [places[o][kind] for o in p[which]]
+                    if len(where) != size or len(set(where)) != size:
+                        wrong.append((pool, kind, p['pgid'], which, p[which], where))
+            return pgs and not wrong and all(p['state'] == 'active+clean' for p in pgs)
+        wait(all_are, lambda: f'copies apart: {wrong}')
 
     def test_1_racks_are_made_and_a_rule_keeps_copies_apart(self):
         # Two datacenters > rooms > rows > racks > chassis > hosts, an OSD each: OSD n is in everything number n, save that
@@ -83,7 +87,7 @@ class Domains(Case):
         self.c.ceph('osd', 'pool', 'create', 'fast', '16', '16', 'replicated', 'fast')
         self.c.wait_clean()
         self.apart('fast', 'rack', 3)
-        assert all(o % 2 for p in self.pgs('fast') for o in p['acting']), self.pgs('fast')
+        wait(lambda: all(o % 2 for p in self.pgs('fast') for o in p['acting']), lambda: f"fast on SSDs: {self.pgs('fast')}")
         # An existing pool follows its new rule.
         self.c.ceph('osd', 'pool', 'set', 'by-host', 'crush_rule', 'fast')
         wait(lambda: all(o % 2 for p in self.pgs('by-host') for o in p['acting']), 'by-host on SSDs')
@@ -102,13 +106,13 @@ class Domains(Case):
         self.c.ceph('config', 'set', 'mon', 'mon_osd_down_out_subtree_limit', 'root')
         wait(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 6, 'two OSDs out')
         pools = ['by-host', 'by-chassis', 'by-rack', 'fast']
-        wait(lambda: all(p['state'] == 'active+clean' for n in pools for p in self.pgs(n)), 'clean without the rack', 120)
+        wait(lambda: all(p['state'] == 'active+clean' for n in pools for p in self.pgs(n)), 'clean without the rack')
         self.apart('by-rack', 'rack', 3)
-        assert not any(o in down for n in pools for p in self.pgs(n) for o in p['acting'])
+        wait(lambda: not any(o in down for n in pools for p in self.pgs(n) for o in p['acting']), 'no PG there')
         for o in down:
             self.c.spirula('osd', 'start', str(o), '--dir', self.c.dir)
         wait(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 8, 'in again')
-        self.c.wait_clean(120)
+        self.c.wait_clean()
         for kind in TYPES[1:]:
             self.apart(f'by-{kind}', kind, 3)
 

@@ -35,15 +35,15 @@ class Fences(Case):
         before = done()
         wait(lambda: done() > before + 20, 'more writes')
         self.c.ceph('osd', 'blocklist', 'range', 'add', '127.0.0.0/8', '600')
-        out, err = writer.communicate(timeout=60)
+        out, err = writer.communicate(timeout=240)
         assert out.strip() == '108', (out, err)
         # Also who comes new, until it is let in.
         again = self.c.python(WRITER, count, wait=False)
-        out, err = again.communicate(timeout=60)
+        out, err = again.communicate(timeout=240)
         assert out.strip() == '108', (out, err)
         assert 'cidr:127.0.0.0:0/8' in self.c.ceph('osd', 'blocklist', 'ls').out
         assert 'cidr:127.0.0.0:0/8' in self.c.json('osd', 'dump')['range_blocklist']
         self.c.ceph('osd', 'blocklist', 'range', 'rm', '127.0.0.0/8')
-        self.c.rados('-p', 'p', 'put', 'new', self.sample(), timeout=60)
+        self.c.rados('-p', 'p', 'put', 'new', self.sample())
         self.c.ceph('osd', 'blocklist', 'clear')
         assert self.c.ceph('osd', 'blocklist', 'ls').out == ''

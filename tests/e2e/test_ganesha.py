@@ -5,7 +5,7 @@ Ceph it fails alike."""
 import os, re, shutil, signal, subprocess
 import guest
 from guest import Guest
-from harness import Case, Skip, wait
+from harness import Case, Skip, free_port, wait
 
 # No D-Bus, no rpcbind: it serves NFS 4 only. What it must know of its clients after a restart is in RADOS, too.
 CONF = '''
@@ -19,7 +19,6 @@ EXPORT {{
 }}
 '''
 MODULES = ['virtio_pci', 'virtio_net', 'nfsv4']
-PORT = 2049
 # Looks into the same tree as CephFS: sizes and sums of files below a folder.
 LOOK = '''
 import cephfs, hashlib, os, sys
@@ -60,6 +59,7 @@ class Ganesha(Case):
             raise Skip("the server is this machine's")
         guest.need('fs/nfs/nfsv4')
         self.address = guest.address()
+        self.port = free_port()
         self.guest = self.server = None
         super().setup(clients)
         self.c.ceph('config', 'set', 'mds', 'mds_reconnect_timeout', '5')
@@ -67,12 +67,12 @@ class Ganesha(Case):
         self.c.ceph('osd', 'pool', 'application', 'enable', 'nfs', 'nfs')
         self.conf = os.path.join(self.scratch, 'ganesha.conf')
         with open(self.conf, 'w') as f:
-            f.write(CONF.format(port=PORT, address=self.address, conf=self.c.conf))
+            f.write(CONF.format(port=self.port, address=self.address, conf=self.c.conf))
         self.begin()
         initramfs = os.path.join(self.scratch, 'initramfs')
         guest.initramfs(initramfs, MODULES, ['flock'])
         self.guest = Guest(self.scratch, initramfs, 'guest', '256M')
-        self.guest.run(f'mount -t nfs4 {self.address}:/files /mnt -o vers=4.1,proto=tcp,port={PORT},addr={self.address},clientaddr=10.0.2.15,hard', 120)
+        self.guest.run(f'mount -t nfs4 {self.address}:/files /mnt -o vers=4.1,proto=tcp,port={self.port},addr={self.address},clientaddr=10.0.2.15,hard')
 
     def teardown(self):
         if getattr(self, 'guest', None):
@@ -89,14 +89,14 @@ class Ganesha(Case):
     def begin(self):
         self.log = os.path.join(self.scratch, 'ganesha.log')
         argv = ['ganesha.nfsd', '-F', '-f', self.conf, '-L', self.log, '-p', os.path.join(self.scratch, 'ganesha.pid'), '-N', 'NIV_EVENT']
-        self.server = subprocess.Popen(argv, env={**os.environ, 'PATH': os.environ['PATH'] + ':/usr/sbin'}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = self.said().count('NFS SERVER INITIALIZED')
-        wait(lambda: self.server.poll() is not None or self.said().count('NFS SERVER INITIALIZED') > before, lambda: f'NFS: {self.said()}', 60, 0.2)
+        self.server = subprocess.Popen(argv, env={**os.environ, 'PATH': os.environ['PATH'] + ':/usr/sbin'}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait(lambda: self.server.poll() is not None or self.said().count('NFS SERVER INITIALIZED') > before, lambda: f'NFS: {self.said()}', pause=0.2)
         assert self.server.poll() is None, self.said()
 
     def end(self, how):
         self.server.send_signal(how)
-        self.server.wait(60)
+        self.server.wait(240)
         self.server = None
 
     def said(self):
@@ -109,13 +109,13 @@ class Ganesha(Case):
         return {line[1]: line[0] for line in lines}, lines
 
     def by_nfs(self, top):
-        return {n: s for s, n in re.findall(r'^(\w{32})  (\S+)$', self.guest.run(f'cd /mnt{top} && md5sum $(ls -p | grep -v /); cd /', 120), re.M)}
+        return {n: s for s, n in re.findall(r'^(\w{32})  (\S+)$', self.guest.run(f'cd /mnt{top} && md5sum $(ls -p | grep -v /); cd /'), re.M)}
 
     def test_1_a_tree_by_nfs_is_the_same_by_cephfs(self):
         g = self.guest
         assert ' nfs4 ' in g.run('mount | grep /mnt')
-        g.run('mkdir -p /mnt/t/sub && cp /bin/busybox /mnt/t/ && cp -r /etc /modules /mnt/t && ln -s busybox /mnt/t/s && ln /mnt/t/busybox /mnt/t/hard', 120)
-        g.run('dd if=/dev/urandom of=/mnt/t/big bs=64k count=120 conv=fsync 2> /dev/null && chmod 640 /mnt/t/big && chown 1234:4321 /mnt/t/big', 120)
+        g.run('mkdir -p /mnt/t/sub && cp /bin/busybox /mnt/t/ && cp -r /etc /modules /mnt/t && ln -s busybox /mnt/t/s && ln /mnt/t/busybox /mnt/t/hard')
+        g.run('dd if=/dev/urandom of=/mnt/t/big bs=64k count=120 conv=fsync 2> /dev/null && chmod 640 /mnt/t/big && chown 1234:4321 /mnt/t/big')
         g.run('/mnt/t/busybox echo runs && mv /mnt/t/sub /mnt/t/other && rmdir /mnt/t/other && cmp /bin/busybox /mnt/t/hard')
         ours, lines = self.by_cephfs('/t')
         assert ours == self.by_nfs('/t') and set(ours) == {'busybox', 'hard', 'big', 's'}, (ours, self.said()[-2000:])
@@ -134,7 +134,7 @@ fs.write(f, b'by CephFS', 0)
 fs.close(f)
 fs.shutdown()
 ''')
-        wait(lambda: g.run('cat /mnt/t/theirs', check=False) == 'by CephFS', 'the file that libcephfs made', 30, 1)
+        wait(lambda: g.run('cat /mnt/t/theirs', check=False) == 'by CephFS', 'the file that libcephfs made', pause=0.5)
 
     def test_2_gateway_server_and_osd_are_killed_meanwhile(self):
         g = self.guest
@@ -142,7 +142,7 @@ fs.shutdown()
         # Each is durable before its number is said.
         g.run('(n=0; while [ ! -e /stop ]; do n=$((n+1)); dd if=/dev/urandom of=/mnt/endless/$n bs=16k count=3 conv=fsync 2> /dev/null || exit 1; '
               'echo "durable $n $(md5sum < /mnt/endless/$n)"; done; echo stopped) &')
-        more = lambda n=4: wait(lambda before=g.out.count('durable'): g.out.count('durable') >= before + n, lambda: f'more files: {g.said()}', 120)
+        more = lambda n=4: wait(lambda before=g.out.count('durable'): g.out.count('durable') >= before + n, lambda: f'more files: {g.said()}')
         more()
         self.end(signal.SIGKILL)
         self.begin()
@@ -155,11 +155,11 @@ fs.shutdown()
         self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
         more()
         g.run('touch /stop')
-        g.until('stopped', 60)
+        g.until('stopped')
         durable = dict(re.findall(r'durable (\d+) (\w{32})', g.out))
         there = self.by_cephfs('/endless')[0]
         assert durable and durable == {n: there.get(n) for n in durable}, (durable, there)
-        g.run('rm -r /mnt/endless /mnt/t && ls /mnt', 120)
+        g.run('rm -r /mnt/endless /mnt/t && ls /mnt')
         self.end(signal.SIGTERM)
 
     def rank(self):
