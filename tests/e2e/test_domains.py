@@ -121,7 +121,7 @@ class Domains(Case):
         self.c.ceph('osd', 'set', 'nodown')
         self.c.ceph('osd', 'set', 'noout')
         self.c.spirula('osd', 'stop', '6', '--dir', self.c.dir)
-        holds(lambda: stat()['num_up_osds'] == 8, 'nodown, also for one that says good-bye, as in Ceph', 4)
+        holds(lambda: stat()['num_up_osds'] == 8, 'nodown, also for one that says good-bye, as in Ceph', 2)
         self.c.ceph('osd', 'unset', 'nodown')
         wait(lambda: stat()['num_up_osds'] == 7, 'its peers miss it')
         holds(lambda: stat()['num_in_osds'] == 8, 'noout', 4)

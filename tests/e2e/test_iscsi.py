@@ -28,7 +28,7 @@ class Target:
 
     def admin(self, mode, op, *argv, check=True):
         r = subprocess.run(['tgtadm', '-C', self.control, '--lld', 'iscsi', '--mode', mode, '--op', op, *argv],
-                           capture_output=True, text=True, timeout=60)
+                           capture_output=True, text=True, timeout=240)
         assert not check or r.returncode == 0, (mode, op, argv, r.stderr, self.text())
         return r.returncode
 
@@ -96,7 +96,7 @@ class Iscsi(Images):
         said = lambda: open(log.name).read()
         wait(lambda: said().count('wrote') > 50 or load.poll() is not None, 'writes')
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
-        assert load.wait(100) == 0 and said().count('wrote') == 400 and 'ailed' not in said(), said()[-2000:]
+        assert load.wait(240) == 0 and said().count('wrote') == 400 and 'ailed' not in said(), said()[-2000:]
         self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
         assert self.exported('disk') == data
         assert 'Run completed' in self.tool('qemu-img', 'bench', '-c', '200', '-d', '16', '-s', '4096', '-w', '-f', 'raw', t.url(2))
@@ -111,6 +111,6 @@ class Iscsi(Images):
         self.tool('qemu-img', 'compare', '-f', 'raw', '-F', 'raw', self.file('image', data), again.url(1))
         assert self.exported('disk') == data
         again.admin('logicalunit', 'delete', '--tid', '1', '--lun', '1')
-        assert not json.loads(self.rbd('status', 'disk', '--format', 'json').out)['watchers']
+        wait(lambda: not json.loads(self.rbd('status', 'disk', '--format', 'json').out)['watchers'], 'nobody who watches')
         checked = self.rbd('object-map', 'check', 'disk', '--no-progress')
         assert 'error' not in checked.err.lower(), checked

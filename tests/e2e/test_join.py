@@ -149,7 +149,7 @@ class Join(Hosts):
             argv = ['token', 'ls', '--dir', os.path.join(self.scratch, 'none'), '-c', conf]
             assert json.loads(self.client.spirula(*argv).out) is not None
             # Ceph's own client finds the same ones.
-            r = self.client.run(*self.clients.wrap(['timeout', '60', 'ceph', '-c', conf, 'fsid']))
+            r = self.client.run(*self.clients.wrap(['timeout', '200', 'ceph', '-c', conf, 'fsid']))
             assert r.out.strip() == self.ceph('fsid').out.strip()
             with open(conf, 'a') as g:
                 g.write('mon_dns_srv_name = nobody\n')

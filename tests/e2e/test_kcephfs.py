@@ -89,7 +89,7 @@ class KernelCephFs(Case):
         append = 'for i in $(seq 20); do flock /mnt/t/lock sh -c "echo {}$i >> /mnt/t/log"; done'
         numbers = [g.send(append.format(n)) for n, g in (('a', a), ('b', b))]
         for n, g in zip(numbers, (a, b)):
-            g.until(rf'ended-0-{n}\b', 90)
+            g.until(rf'ended-0-{n}\b')
         assert sorted(a.run(read('log')).split()) == sorted(f'{n}{i}' for n in 'ab' for i in range(1, 21))
         # Holes, truncation, a file that is open and gone.
         a.run('dd if=/dev/urandom of=/mnt/t/big bs=1M count=9 2> /dev/null && truncate -s 5000000 /mnt/t/big && truncate -s 12000000 /mnt/t/big')
@@ -106,12 +106,12 @@ class KernelCephFs(Case):
         a.run('mkdir /mnt/endless')
         a.run(ENDLESS)
         so_far = lambda: len(re.findall('durable', a.out))
-        more = lambda n=4: wait(lambda before=so_far(): so_far() >= before + n, lambda: f'more files: {a.said()}', 90)
+        more = lambda n=4: wait(lambda before=so_far(): so_far() >= before + n, lambda: f'more files: {a.said()}')
         more()
         name = self.ranks()[0]
         with open(os.path.join(self.c.dir, f'run/mds.{name}.guest')) as f:
             os.kill(int(f.read()), signal.SIGKILL)
-        wait(lambda: self.ranks().get(0) not in (None, name), 'another server', 60)
+        wait(lambda: self.ranks().get(0) not in (None, name), 'another server')
         more()
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
         more()

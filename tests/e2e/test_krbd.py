@@ -67,11 +67,11 @@ class Krbd(Images):
         [lock] = json.loads(self.rbd('lock', 'ls', 'disk', '--format', 'json').out)
         assert lock['id'].startswith('auto '), lock
         g.run(ENDLESS)
-        g.until('durable 5 ', 60)
+        g.until('durable 5 ')
         # An OSD goes meanwhile.
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
         so_far = len(re.findall('durable', g.out))
-        wait(lambda: len(re.findall('durable', g.out)) > so_far + 5, lambda: f'more files: {g.said()}')
+        wait(lambda: len(re.findall('durable', g.out)) > so_far + 2, lambda: f'more files: {g.said()}')
         g.kill()
         self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
         durable = re.findall(r'durable (\d+) (\w+)', g.out)

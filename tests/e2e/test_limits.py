@@ -18,7 +18,7 @@ def ok(r, what):
 cl, io = void(), void()
 ok(L.rados_create(ctypes.byref(cl), b'admin'), 'create')
 ok(L.rados_conf_read_file(cl, sys.argv[1].encode()), 'conf')
-ok(L.rados_conf_set(cl, b'rados_osd_op_timeout', b'100'), 'timeout')
+ok(L.rados_conf_set(cl, b'rados_osd_op_timeout', b'400'), 'timeout')
 ok(L.rados_connect(cl), 'connect')
 # A process that ends without it takes the options' table from below librados' threads: one that reconnects just then ends it by bad_get.
 atexit.register(L.rados_shutdown, cl)
@@ -38,7 +38,7 @@ def omap_clear(name): return op(name, L.rados_write_op_omap_clear)
 def setxattr(name, k, v): return op(name, lambda w: L.rados_write_op_setxattr(w, k, v, size(len(v))))
 def write_full(name, v): return op(name, lambda w: L.rados_write_op_write_full(w, v, size(len(v))))
 import rados
-r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '100'}); r.connect(); pio = r.open_ioctx('data')
+r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '400'}); r.connect(); pio = r.open_ioctx('data')
 def values(name, ks):
     with rados.ReadOpCtx() as o:
         it, _ = pio.get_omap_vals_by_keys(o, tuple(ks)); pio.operate_read_op(o, name.decode())
@@ -116,7 +116,7 @@ class Limits(Case):
 
     def test_1_each_request_is_answered_as_ceph_does_and_stops_no_osd(self):
         before = self.ups()
-        self.c.python(LARGE, timeout=600)
+        self.c.python(LARGE)
         assert self.ups() == before, (before, self.ups())
         self.c.wait_clean()
         # What was taken is there after kill -9, on all copies.
@@ -130,8 +130,8 @@ class Limits(Case):
         while p.poll() is None and 'index' not in self.c.rados('-p', 'data', 'ls').out:
             pass
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
-        out, err = p.communicate(timeout=600)
-        print('  ' + ', '.join(out.split('\n')), flush=True)
+        out, err = p.communicate(timeout=1800)
+        print('figure: ' + ', '.join(out.split('\n')), flush=True)
         assert p.returncode == 0, err
         assert [u for _, u, _ in self.ups()] == [1, 0, 1], self.ups()
         self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
@@ -166,14 +166,14 @@ for n in range(wanted):
         at = rng.randrange(objects * 1024)
         # One at a time for each block, so that it is known what must be there.
         if at not in due: break
-    assert places.acquire(timeout=120), f'a write takes minutes, after {n} of {wanted}'
+    assert places.acquire(timeout=600), f'a write takes ten minutes, after {n} of {wanted}'
     if failed:
         places.release()
         break
     with lock: due.add(at)
     newest[at] = n
     pio.aio_write(f'half-{at // 1024}', struct.pack('<QQ', at, n) + body, at % 1024 * BLOCK, done(at))
-for _ in range(64): assert places.acquire(timeout=120), f'a write takes minutes, after {n} of {wanted}'
+for _ in range(64): assert places.acquire(timeout=600), f'a write takes ten minutes, after {n} of {wanted}'
 is_(failed[:3], [], f'overwrites refused of {n + 1}')
 print(f'{wanted} overwrites of {total >> 20} MiB in {time.time() - begun:.0f} s', flush=True)
 for n in range(objects):
@@ -234,7 +234,7 @@ class Overwritten(Case):
         df = self.df()
         assert logs(df) << 10 < df['pgs'] * 3600 * 100, (df, before)
         # What is said to be there takes data.
-        self.c.python(FILL, df['kb_avail'] * 9 // 10 // 4096, timeout=300)
+        self.c.python(FILL, df['kb_avail'] * 9 // 10 // 4096)
 
 
 KILLED = CLIENT + '''
@@ -282,7 +282,7 @@ class KilledLimits(OsdHosts):
             netns.wait(lambda: osd not in self.acting(), f'osd.{osd} to be out of the acting set')
             self.host_of[osd].start(f'osd.{osd}')
             self.wait_osds(3)
-        out, err = p.communicate(timeout=600)
+        out, err = p.communicate(timeout=1800)
         assert p.returncode == 0 and out.strip() == 'done', (out, err[-3000:])
         self.wait_clean()
         for osd in self.acting()[:2]:
@@ -290,7 +290,7 @@ class KilledLimits(OsdHosts):
             self.host_of[osd].kill(f'osd.{osd}')
             netns.wait(lambda: osd not in self.acting(), f'osd.{osd} to be out of the acting set')
             p = self.python(ONE)
-            _, err = p.communicate(timeout=120)
+            _, err = p.communicate(timeout=900)
             assert p.returncode == 0, err
             self.host_of[osd].start(f'osd.{osd}')
             self.wait_osds(3)
