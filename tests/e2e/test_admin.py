@@ -461,12 +461,13 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '240'}) as 
                 mine.append(s)
             said = lambda: d.log().splitlines()[lines:]
             harness.wait(lambda: any("'ulimit -n'" in l for l in said()), lambda: f"'ulimit -n' in {said()}")
-            # Who is there already is answered behind all of them.
+            # Who is there already is answered behind all of them, of which there is no more to say then.
             works(40)
+            harness.wait(lambda: len(said()) == (time.sleep(1) or len(said())), 'an end of what is said', pause=0)
             assert len(os.listdir(f'/proc/{pid}/fd')) < 180
             # A place in the code writes 100 lines in 10 s, and then one that says how many were left out; few others have any.
             most = 150 * (2 + (time.monotonic() - begun) // 10)
-            print(f'{len(said())} lines of log of 900 connections')
+            print(f'figure: {len(said())} lines of log of 900 connections')
             assert len(said()) < most, f'{len(said())} lines of 900 connections, of {most}: {said()[-5:]}'
         finally:
             for s in mine:
