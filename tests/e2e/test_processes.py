@@ -475,7 +475,12 @@ class Removed(Hosts):
             leader = self.leader()
             out = leader if leads else next(n for n in left if n != leader)
             host, pid = self.net[out], self.net[out].pid(f'mon.{out}')
-            self.ceph('mon', 'rm', out)
+            # It is asked again (EBUSY) until each monitor has told what it is.
+            def removed():
+                r = self.ceph('mon', 'rm', out, check=False)
+                assert r.code in (0, 16), r
+                return r.code == 0
+            netns.wait(removed, f'mon.{out} to be taken out')
             left.remove(out)
             began = time.time()
             self.wait_quorum(left)
