@@ -1,5 +1,5 @@
 """Placement groups that heal: OSDs stop, return, go out and in while clients write."""
-import time
+import json
 from harness import Case, Load, wait
 
 WRITER = '''
@@ -60,6 +60,19 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '240'}) as 
         else:
             try: print(name, zlib.crc32(io.read(name, 2 << 20)))
             except rados.ObjectNotFound: print(name, 'gone')
+'''
+
+
+RECOVERED = '''
+# Bytes that recovery copied, by PG, as their primaries count them now: what the manager has heard of is seconds old.
+import json, rados, sys
+got = {}
+with rados.Rados(conffile=sys.argv[1]) as r:
+    for pgid in sys.argv[2:]:
+        code, out, err = r.pg_command(pgid, json.dumps({'prefix': 'query', 'pgid': pgid, 'format': 'json'}), b'')
+        assert code == 0, err
+        got[pgid] = json.loads(out)['info']['stats']['stat_sum']['num_bytes_recovered']
+print(json.dumps(got))
 '''
 
 
@@ -134,15 +147,6 @@ class Heals(Loaded):
             self.c.wait_clean()
         self.load('data', during)
 
-    def recovered(self):
-        """Bytes that recovery copied, by PG."""
-        told, before = None, {}
-        while told != before:
-            before = told
-            time.sleep(2)  # Reports are as old as that, or a little older where the machine has much to do.
-            told = {p['pgid']: p['stat_sum']['num_bytes_recovered'] for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
-        return told
-
     def test_6_what_differs_is_copied_and_all_copies_are_the_same(self):
         self.c.ceph('osd', 'pool', 'create', 'parts', '16')
         self.c.wait_clean()
@@ -151,18 +155,18 @@ class Heals(Loaded):
         self.wait_undersized()
         self.c.python(CHANGER, 'parts', 'change')
         want = self.c.python(CHANGER, 'parts', 'hold').out
-        before = self.recovered()
+        pool = self.c.json('osd', 'pool', 'stats', 'parts')[0]['pool_id']
+        ours = [f'{pool}.{n:x}' for n in range(16)]
+        recovered = lambda: json.loads(self.c.python(RECOVERED, *ours).out)
+        before = recovered()
         self.osd('start', 1)
         self.c.wait_clean()
         # A PG with a new primary counts from nothing.
-        copied = lambda: sum(n - (before.get(pg, 0) if n >= before.get(pg, 0) else 0) for pg, n in self.recovered().items())
-        copied = wait(copied, 'a report of what was copied')
+        copied = sum(n - (before[pg] if n >= before[pg] else 0) for pg, n in recovered().items())
         assert self.c.python(CHANGER, 'parts', 'hold').out == want
-        assert copied < 12 << 20, f'{copied} bytes were copied, of 29 MiB of changed objects'
+        assert 0 < copied < 12 << 20, f'{copied} bytes were copied, of 29 MiB of changed objects'
         since = {p['pgid']: p['last_deep_scrub_stamp'] for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
         self.c.ceph('osd', 'pool', 'deep-scrub', 'parts')
-        pool = self.c.json('osd', 'pool', 'stats', 'parts')[0]['pool_id']
-        ours = [pg for pg in since if pg.startswith(f'{pool}.')]
         rows = lambda: {p['pgid']: p for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
         now = wait(lambda: all((now := rows())[pg]['last_deep_scrub_stamp'] > since[pg] for pg in ours) and now, 'a deep scrub of all')
         assert not any('inconsistent' in now[pg]['state'] for pg in ours), now
