@@ -14,12 +14,25 @@ except ImportError:
         """This test cannot run here; the text says why."""
 
 BINARY = None
+# Whether the tests run that take too long for every change (`run.py --nightly`).
+NIGHTLY = False
 # Tests that ask for HEALTH_OK do not mean the disk of the machine that runs them.
 os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_WARN', '1')
 os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_CRIT', '0')
 # Seconds after which what should come counts as never coming. It costs nothing where things are well, and a machine with ten times as
 # much to do as it can must not exceed it: the longest that a healthy cluster was seen to take for anything here is some 20 s.
 PATIENCE = 240
+
+
+def nightly(test):
+    """Marks a test, or a class of them, that takes too long for every change: `cargo xtask nightly` runs it (`run.py --nightly`)."""
+    test.nightly = True
+    return test
+
+
+def repeated(times):
+    """How often something is tried that says the same each time: once for every change, by night as often as that."""
+    return times if NIGHTLY else 1
 
 
 def wait(until, what, seconds=PATIENCE, pause=0.1):
@@ -38,7 +51,7 @@ def holds(test, what, seconds):
     """Looks for so long that something stays as it is. Only what must not happen takes a fixed time."""
     end = time.time() + seconds
     while time.time() < end:
-        assert test(), f'{what}: no more, {seconds - end + time.time():.1f} s later'
+        assert test(), f'{what() if callable(what) else what}: no more, {seconds - end + time.time():.1f} s later'
         time.sleep(0.2)
 
 
@@ -254,6 +267,8 @@ class Case:
     alone = ''
     # About how long it takes, if that is more than one or two: the longest begin first.
     minutes = 0
+    # All of its tests are for the night (see `nightly`).
+    nightly = False
 
     def setup(self, clients):
         self.clients = clients

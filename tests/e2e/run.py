@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 """End-to-end tests: unmodified Ceph clients against a Spirula started as the README says.
-usage: run.py [--binary PATH] [--only WORD] [--clients DEBIAN_ROOT] [PYTEST OPTIONS]
-Three classes at a time, or as many as the disk has room for; with --only or with -n 0, one after the other. Options of
-pytest: -k EXPRESSION, --durations N, --junit-xml FILE, -x, -s, --collect-only, ..."""
+usage: run.py [--binary PATH] [--only WORD] [--classes A,B] [--quick] [--nightly] [--clients DEBIAN_ROOT] [PYTEST OPTIONS]
+--only: tests whose Class.test contains the word; --classes: those classes; --quick: a dozen classes that touch everything once;
+--nightly: also the tests that take too long for every change. Three classes at a time, or as many as the disk has room for; with
+--only or with -n 0, one after the other. Options of pytest: -k EXPRESSION, --durations N, --junit-xml FILE, -x, -s,
+--collect-only, ..."""
 import os, subprocess, sys
 import harness
 

@@ -3,16 +3,15 @@
 A client that does not take its answers: it costs nobody else anything, and the OSD says who it is. An OSD that stands still (SIGSTOP) with
 all its connections open: clients go on without it, nobody reads what is old when it wakes up, and the longest wait is printed.
 
-FROZEN_TIMES (default 1): how often each OSD is stopped; FROZEN_SECONDS (default 8): for how long; FROZEN_ONLY: a, b or c, only the OSD of this host.
+How long anybody waits is a figure. What decides is that others go on while the one stands still.
+
+FROZEN_TIMES (default 1): how often each OSD is stopped; FROZEN_SECONDS (default 0): for how long at least; FROZEN_ONLY: letters of the hosts whose
+OSDs are stopped (default: a, and all of them by night).
 """
 import json, os, signal, subprocess, time
-import netns
-from harness import Case, wait
+import harness, netns
+from harness import Case, holds, repeated, wait
 from test_processes import OsdHosts
-
-# How long no single operation of anybody else may take, seconds: far more than a machine that has much to do needs for one, and far
-# less than a client that is shut out by another waits.
-FREEZE = 5
 
 SLOW = '''
 # Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
@@ -68,8 +67,12 @@ time.sleep(600)
 '''
 
 
+# What the cluster may take more for answers that nobody reads, bytes; they are held to a share of its 256 MiB. Seen: TODO MiB; all that is
+# asked for at a time is 225 MiB of keys, or 1.2 GiB of attributes.
+MORE = 192 << 20
+
+
 class Slow(Case):
-    alone = 'others are to be served within a time'
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
     objects = 30
 
@@ -108,9 +111,9 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
             os.kill(p.pid, signal.SIGSTOP)
             # Until what it asked for has filled what it may fill: nothing of it moves any more.
             wait(lambda: (n := len(flying())) and n == len(flying()), 'its requests to stand still')
-            slowest = json.loads(c.python(OTHER, self.objects, pool, timeout=120).out)
+            # Others get all that they ask for while it stands.
+            slowest = json.loads(c.python(OTHER, self.objects, pool).out)
             print(f'  {pool}: others beside it, at most: ' + ', '.join(f'{what} {s:.2f} s' for what, s in slowest.items()), flush=True)
-            assert max(slowest.values()) < FREEZE, slowest
             # Whose requests are open, and which: by name and address, with the objects.
             ops = flying()
             assert ops and all('osd_op(client.' in op['description'] and '~4194304' in op['description'] for op in ops), ops[:3]
@@ -118,13 +121,13 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
             assert len({op['description'].split('osd_op(')[1].split(':')[0] for op in ops}) == 1, ops[:3]
             os.kill(p.pid, signal.SIGCONT)
             # And it gets all that it asked for.
-            out, _ = p.communicate('\n', timeout=120)
+            out, _ = p.communicate('\n', timeout=harness.PATIENCE)
             assert out == f'got 900 {900 << 22}\n', out
         finally:
             p.kill()
 
     def test_3_answers_of_every_kind_count_not_only_data(self):
-        """Keys and values, attributes and listings are asked for by many at once, by one who then reads nothing."""
+        """Keys and values and attributes are asked for by many at once, by one who then reads nothing."""
         c = self.c
         c.ceph('osd', 'pool', 'create', 'kv', '8', '8')
         c.wait_clean()
@@ -146,15 +149,16 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('kv') as io:
                 assert p.stdout.readline() == 'asked\n'
                 time.sleep(1)
                 os.kill(p.pid, signal.SIGSTOP)
-                most = 0
-                for _ in range(30):
+                most, end = 0, time.monotonic() + 3
+                while time.monotonic() < end:
                     most = max(most, self.rss())
                     time.sleep(0.1)
-                c.rados('-p', 'kv', 'put', 'other', self.sample(), timeout=30)
+                c.rados('-p', 'kv', 'put', 'other', self.sample())
             finally:
                 p.kill()
                 p.communicate()
-            assert most - before < 128 << 20, f'{kind}: {(most - before) >> 20} MiB'
+            print(f'  {kind}: {(most - before) >> 20} MiB more', flush=True)
+            assert most - before < MORE, f'{kind}: {(most - before) >> 20} MiB'
 
     def rss(self):
         text = open(f'/proc/{self.c.pid()}/status').read()
@@ -162,7 +166,8 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('kv') as io:
 
 
 # Writers with an object each, and readers that look at them: what is read is never older than what was acknowledged before. Commands come by
-# stdin: `say` prints the longest waits of writers and of readers since the last `say`, the requests so far, and what was wrong; `end` ends.
+# stdin: `say` prints the longest waits of writers and of readers since the last `say`, the requests so far, and what was wrong; `look` prints
+# the same and begins no new stretch; `end` ends.
 WRITE_READ = r'''
 import json, os, random, struct, sys, threading, time, rados
 conf, pool = sys.argv[1:3]
@@ -185,8 +190,9 @@ class Worker(threading.Thread):
             self.longest, self.since, self.done = max(self.longest, now - self.since), now, self.done + 1
             time.sleep(0.01)
             self.since = time.time()
-    def worst(self):
-        worst, self.longest = max(self.longest, time.time() - self.since), 0.0
+    def worst(self, keep):
+        worst = max(self.longest, time.time() - self.since)
+        if not keep: self.longest = 0.0
         return worst
 def write(w):
     for o in (w.n, w.n + N):
@@ -202,8 +208,9 @@ writers, readers = [Worker(n, write) for n in range(N)], [Worker(n, read) for n 
 [w.start() for w in writers + readers]
 print('begun', flush=True)
 for line in sys.stdin:
-    if line.strip() != 'say': break
-    print(json.dumps({'write': max(w.worst() for w in writers), 'read': max(w.worst() for w in readers),
+    if line.strip() not in ('say', 'look'): break
+    keep = line.strip() == 'look'
+    print(json.dumps({'write': max(w.worst(keep) for w in writers), 'read': max(w.worst(keep) for w in readers),
                       'done': [w.done for w in writers + readers], 'errors': errors}), flush=True)
 ended.append(1)
 [w.join() for w in writers + readers]
@@ -212,8 +219,7 @@ ended.append(1)
 
 class Frozen(OsdHosts):
     """An OSD on each of three hosts, each with a copy of everything; each is stopped by SIGSTOP in turn."""
-    alone = 'it measures stalls'
-    minutes = 2
+    minutes = 1
 
     def found(self):
         super().found()
@@ -222,9 +228,10 @@ class Frozen(OsdHosts):
         self.ceph('config', 'set', 'mon', 'mon_osd_adjust_heartbeat_grace', 'false')
         self.ceph('config', 'set', 'osd', 'osd_max_markdown_count', '10000')
 
-    def say(self, load):
+    def say(self, load, keep=False):
+        """What has been done so far, and the longest waits since the last word that did not `keep` them."""
         assert load.poll() is None, load.stderr.read()[-3000:]
-        load.stdin.write('say\n')
+        load.stdin.write('look\n' if keep else 'say\n')
         load.stdin.flush()
         said = json.loads(load.stdout.readline())
         assert not said['errors'], said['errors'][:3]
@@ -233,31 +240,42 @@ class Frozen(OsdHosts):
     def up(self):
         return sorted(o['osd'] for o in self.json('osd', 'dump')['osds'] if o['up'])
 
+    def go_on(self, load, what, osd=None):
+        """Each worker does something from now on."""
+        before, last = self.say(load)['done'], []
+        def done():
+            last[:] = self.say(load, keep=True)['done']
+            return all(now > then for now, then in zip(last, before))
+        still = lambda: [n for n, (now, then) in enumerate(zip(last, before)) if now <= then]
+        wait(done, lambda: f'{what}: workers {still()} stand still\n{self.where(osd)}')
+
     def test_clients_go_on_without_an_osd_that_stands_still(self):
-        times, seconds = int(os.environ.get('FROZEN_TIMES', '1')), float(os.environ.get('FROZEN_SECONDS', '8'))
+        times, seconds = int(os.environ.get('FROZEN_TIMES', '1')), float(os.environ.get('FROZEN_SECONDS', '0'))
+        only = os.environ.get('FROZEN_ONLY', 'abc' if harness.NIGHTLY else 'a')
         load = self.python(WRITE_READ, 'data')
         assert load.stdout.readline() == 'begun\n', load.stderr.read()
         try:
             for osd, host in sorted(self.host_of.items()) * times:
-                if host.name not in os.environ.get('FROZEN_ONLY', host.name):
+                if host.name not in only:
                     continue
                 # Whoever is new is given the whole grace.
                 time.sleep(6)
                 usual, begun = self.say(load), time.time()
                 host.signal(f'osd.{osd}', signal.SIGSTOP)
                 try:
-                    netns.wait(lambda: osd not in self.up(), f'osd.{osd} to be marked down', 60)
+                    wait(lambda: osd not in self.up(), f'osd.{osd} to be marked down')
                     down = time.time() - begun
-                    time.sleep(max(0, seconds - down))
-                    stopped, where = self.say(load), self.where(osd)
+                    stopped = self.say(load)
+                    self.go_on(load, f'without osd.{osd}', osd)
+                    time.sleep(max(0, seconds - time.time() + begun))
+                    again = self.say(load)
+                    stopped = {k: max(stopped[k], again[k]) for k in ('write', 'read')}
                 finally:
                     host.signal(f'osd.{osd}', signal.SIGCONT)
-                still = [n for n, (now, before) in enumerate(zip(stopped['done'], usual['done'])) if now <= before]
-                assert not still, f'workers {still} stood still\n{where}'
                 self.wait_osds(3)
                 self.wait_clean()
+                self.go_on(load, f'osd.{osd} is back')
                 after = self.say(load)
-                self.waits.append((stopped['write'], stopped['read']))
                 marked = [l for l in self.ceph('log', 'last', '60').out.splitlines() if f'osd.{osd} failed (' in l][-1:]
                 print(f'  osd.{osd} stopped for {time.time() - begun:.0f} s: longest write {stopped["write"]:.2f} s, read {stopped["read"]:.2f} s '
                       f'(before: {usual["write"]:.2f} s, {usual["read"]:.2f} s; from waking up until clean: {after["write"]:.2f} s, '
@@ -265,23 +283,21 @@ class Frozen(OsdHosts):
         finally:
             load.kill()
             load.communicate()
-        # Far more than it takes, so that it says only that somebody noticed.
-        assert all(max(w) < 20 for w in self.waits), self.waits
 
     def test_one_that_is_marked_down_and_lives_costs_little(self):
         load = self.python(WRITE_READ, 'data')
         assert load.stdout.readline() == 'begun\n', load.stderr.read()
         try:
-            for osd in sorted(self.host_of) * int(os.environ.get('FROZEN_TIMES', '1')):
+            for osd in sorted(self.host_of)[:repeated(3)] * int(os.environ.get('FROZEN_TIMES', '1')):
                 time.sleep(2)
                 usual, before = self.say(load), self.since(osd)
                 self.ceph('osd', 'down', str(osd))
-                netns.wait(lambda: self.since(osd) > before and osd in self.up(), f'osd.{osd} to be up again', 60)
+                wait(lambda: self.since(osd) > before and osd in self.up(), f'osd.{osd} to be up again')
                 self.wait_clean()
+                self.go_on(load, f'osd.{osd} was marked down')
                 after = self.say(load)
                 print(f'  osd.{osd} marked down, and lives: longest write {after["write"]:.2f} s, read {after["read"]:.2f} s (before: '
                       f'{usual["write"]:.2f} s, {usual["read"]:.2f} s)', flush=True)
-                assert max(after['write'], after['read']) < 20, after
         finally:
             load.kill()
             load.communicate()
@@ -289,17 +305,17 @@ class Frozen(OsdHosts):
     def test_hosts_that_were_cut_off_accuse_nobody_when_they_are_back(self):
         """Two of three hosts miss everybody. When they reach the monitor again, the third is none of those that are silent."""
         cut, (third,) = [self.net[n] for n in 'ab'], [o for o, h in self.host_of.items() if h.name == 'c']
-        for _ in range(3):
+        for _ in range(repeated(3)):
             before = self.since(third)
             try:
                 [h.link(False, n) for h in cut for n in (0, 1)]
+                # For longer than it takes to miss somebody.
                 time.sleep(8)
             finally:
                 [h.link(True, n) for h in cut for n in (0, 1)]
-            time.sleep(5)
             self.wait_osds(3)
             self.wait_clean()
-            assert self.since(third) == before, self.ceph('log', 'last', '40').out
+            holds(lambda: self.since(third) == before, lambda: f'osd.{third} left alone:\n{self.ceph("log", "last", "40").out}', 5)
 
     def where(self, gone):
         """Where the cluster stands, for a reader of a failure."""
@@ -308,5 +324,3 @@ class Frozen(OsdHosts):
 
     def since(self, osd):
         return next(o['up_from'] for o in self.json('osd', 'dump')['osds'] if o['osd'] == osd)
-
-    waits = []

@@ -9,14 +9,17 @@
 mod bench;
 mod ceph;
 mod check;
+mod e2e;
 mod fuzz;
 mod kernel;
 mod nightly;
 mod packages;
+mod quick;
 mod reef;
 mod run;
 mod sim;
 mod test;
+mod tested;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +37,8 @@ enum Task {
     Check,
     /// Install what the tests need, then run every test
     Test(test::Options),
+    /// Say whether all tests passed on the commit that is checked out
+    Tested,
     /// Run the simulator on seeds; a seed gives the same run each time
     Sim(sim::Options),
     /// Fuzz every decoder for a while (libFuzzer, on the stable toolchain)
@@ -76,6 +81,7 @@ fn run_task(task: Task) -> anyhow::Result<bool> {
             Ok(failed.is_empty())
         }
         Task::Test(o) => test::test(&o),
+        Task::Tested => tested::tested(),
         Task::Sim(o) => sim::sim(&o),
         Task::Fuzz(o) => fuzz::fuzz(&o),
         Task::Ceph(what) => ceph::ceph(&what),

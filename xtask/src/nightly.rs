@@ -1,19 +1,21 @@
 //! `cargo xtask nightly`: all that takes too long for every change, one after the other, and what came of it on one page.
 //!
 //! A step that fails does not end the night: the others say what they have to say, and the page (`target/nightly.md`) is written
-//! anew after each, so that a machine that stops in between leaves what was found until then.
+//! anew after each, so that a machine that stops in between leaves what was found until then. What did not run this night stays on
+//! the page as it was, with the day on which it ran: each step, and each end-to-end test that is for the night alone.
 
 use crate::run::{command, must, release_binary, root, status, target};
-use crate::{ceph, run_line};
+use crate::{ceph, run_line, tested};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
 /// What a night consists of, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Step {
-    /// What every change runs, and the end-to-end tests with Reef's clients, too
+    /// What every change runs, the end-to-end tests that take too long for that, and all of them with Reef's clients, too
     Test,
     /// More cases of each property test, 5,000 seeds of the simulator, its planted bugs, fuzzing
     Soak,
@@ -50,8 +52,8 @@ pub struct Options {
 /// # Errors
 /// When the page cannot be written.
 pub fn nightly(o: &Options) -> anyhow::Result<bool> {
-    let page = target().join("nightly.md");
-    let mut text = String::from("# The night's campaigns\n\n| step | outcome | minutes |\n|---|---|---|\n");
+    let at = target().join("nightly.md");
+    let mut page = Page::read(&std::fs::read_to_string(&at).unwrap_or_default());
     let mut good = true;
     for step in Step::value_variants() {
         if !o.only.is_empty() && !o.only.contains(step) {
@@ -66,18 +68,67 @@ pub fn nightly(o: &Options) -> anyhow::Result<bool> {
             Err(e) => format!("FAILED: {e:#}").replace(['|', '\n'], " "),
         };
         good &= outcome == "good";
-        text += &format!("| {name} | {outcome} | {:.0} |\n", begun.elapsed().as_secs_f64() / 60.0);
+        let when = tested::today()?;
+        if *step == Step::Test {
+            let told = std::fs::read_to_string(target().join("e2e-pacific/nightly")).unwrap_or_default();
+            let tests = told.lines().filter_map(|l| l.split_once(' '));
+            page.tests.extend(tests.map(|(outcome, test)| (test.to_owned(), format!("{outcome} | {when}"))));
+        }
+        page.steps.insert(name, format!("{outcome} | {:.0} | {when}", begun.elapsed().as_secs_f64() / 60.0));
         std::fs::create_dir_all(target())?;
-        std::fs::write(&page, &text).with_context(|| format!("write {}", page.display()))?;
+        std::fs::write(&at, page.text()).with_context(|| format!("write {}", at.display()))?;
     }
-    print!("{text}");
-    println!("this page: {}; the thrash's report: {}", page.display(), target().join("thrash.md").display());
+    print!("{}", page.text());
+    println!("this page: {}; the thrash's report: {}", at.display(), target().join("thrash.md").display());
     Ok(good)
+}
+
+/// The page: rows of two tables, by what stands first in them.
+#[derive(Default)]
+struct Page {
+    steps: BTreeMap<String, String>,
+    tests: BTreeMap<String, String>,
+}
+
+impl Page {
+    const STEPS: &str = "# The night's campaigns\n\n| step | outcome | minutes | ran (UTC) |\n|---|---|---|---|\n";
+    const TESTS: &str =
+        "\n## End-to-end tests that only the night runs\n\n| test | outcome | ran (UTC) |\n|---|---|---|\n";
+
+    fn text(&self) -> String {
+        let row = |(name, rest): (&String, &String)| format!("| {name} | {rest} |\n");
+        let steps = Step::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let steps = steps.map(|v| v.get_name().to_owned()).map(|name| match self.steps.get_key_value(&name) {
+            Some(known) => row(known),
+            None => row((&name, &"never ran here | - | -".to_owned())),
+        });
+        let tests: String = self.tests.iter().map(row).collect();
+        Self::STEPS.to_owned() + &steps.collect::<String>() + Self::TESTS + &tests
+    }
+
+    /// What [`Page::text`] wrote; rows of pages from before there were days are not known.
+    fn read(text: &str) -> Self {
+        let mut page = Self::default();
+        for line in text.lines() {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            match cells.as_slice() {
+                ["step" | "test" | "---", ..] | [_, "never ran here", ..] => {}
+                [step, outcome, minutes, when] => {
+                    page.steps.insert((*step).to_owned(), format!("{outcome} | {minutes} | {when}"));
+                }
+                [test, outcome, when] if test.contains("::") => {
+                    page.tests.insert((*test).to_owned(), format!("{outcome} | {when}"));
+                }
+                _ => {}
+            }
+        }
+        page
+    }
 }
 
 fn run(step: Step, o: &Options) -> anyhow::Result<bool> {
     match step {
-        Step::Test => run_line("test --reef"),
+        Step::Test => run_line("test --reef --nightly"),
         Step::Soak => run_line("soak"),
         Step::Store => run_line(&format!("soak store --states {}", o.states)),
         Step::Kill9 => run_line("soak kill9"),
@@ -132,4 +183,26 @@ fn admin() -> anyhow::Result<bool> {
     let mut c = command(root().join("tests/admin/run.py"));
     c.arg("compare").arg(real).arg(own).arg("--out").arg(dir.join("differs.txt"));
     Ok(status(&mut c)? && real_good && own_good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Page;
+
+    #[test]
+    fn what_did_not_run_stays_on_the_page_with_its_day() {
+        let mut page = Page::default();
+        page.steps.insert("soak".to_owned(), "good | 40 | 2026-11-01 02:00".to_owned());
+        page.tests.insert("test_x.py::X::test_y".to_owned(), "passed | 2026-11-01 02:00".to_owned());
+        let text = page.text();
+        assert!(
+            text.contains("| soak | good | 40 | 2026-11-01 02:00 |\n")
+                && text.contains("| bench | never ran here | - | - |\n")
+        );
+        let mut again = Page::read(&text);
+        assert_eq!((&again.steps, &again.tests), (&page.steps, &page.tests));
+        again.steps.insert("bench".to_owned(), "FAILED | 9 | 2026-11-02 02:00".to_owned());
+        assert!(again.text().contains("| soak | good | 40 | 2026-11-01 02:00 |\n"));
+        assert!(!again.text().contains("| bench | never"));
+    }
 }

@@ -59,7 +59,10 @@ fn present(probe: &str) -> bool {
     have(probe)
 }
 
-fn missing() -> Vec<(&'static str, &'static str)> {
+/// Packages that are not there, each with what needs it.
+pub type Missing = Vec<(&'static str, &'static str)>;
+
+fn missing() -> Missing {
     let mut found: Vec<(&str, &str)> = Vec::new();
     for (probe, package, why) in NEEDED {
         if !present(probe) && !found.iter().any(|(p, _)| p == package) {
@@ -74,7 +77,7 @@ fn missing() -> Vec<(&'static str, &'static str)> {
 ///
 /// # Errors
 /// When apt cannot be started.
-pub fn install() -> anyhow::Result<Vec<(&'static str, &'static str)>> {
+pub fn install() -> anyhow::Result<Missing> {
     let wanted = missing();
     if wanted.is_empty() {
         return Ok(wanted);

@@ -24,16 +24,22 @@ const PACKAGES: &[&str] = &[
 /// Written when all of [`PACKAGES`] is there; another name than that of a folder from before the list grew.
 const MARK: &str = "packages-2";
 
+/// The folder that [`clients`] made earlier, if it did.
+pub fn made() -> Option<PathBuf> {
+    let dir = target().join("reef");
+    dir.join(MARK).exists().then_some(dir)
+}
+
 /// A folder holding Debian 13 with [`PACKAGES`], made on first use, in one to three minutes; `None` where that is not possible (not root,
 /// no debootstrap). What is said meanwhile is in a file beside it.
 ///
 /// # Errors
 /// When debootstrap fails.
 pub fn clients() -> anyhow::Result<Option<PathBuf>> {
-    let dir = target().join("reef");
-    if dir.join(MARK).exists() {
+    if let Some(dir) = made() {
         return Ok(Some(dir));
     }
+    let dir = target().join("reef");
     if !can_install() {
         return Ok(None);
     }

@@ -41,6 +41,37 @@ pub fn status(c: &mut Command) -> anyhow::Result<bool> {
 /// When it cannot be started, or its output cannot be read.
 pub fn noted(c: &mut Command, failed: &mut Vec<String>) -> anyhow::Result<()> {
     let shown = format!("{c:?}").replace('"', "");
+    let good = each_line(c, |text| {
+        if text.ends_with("... FAILED")
+            || text.starts_with("FAILED ")
+            || text.starts_with("ERROR ")
+            || text.starts_with("replay: ")
+        {
+            failed.push(text.to_owned());
+        }
+    })?;
+    if !good {
+        failed.push(shown);
+    }
+    Ok(())
+}
+
+/// Runs a command to its end, output to ours; whether it succeeded, and what it said.
+///
+/// # Errors
+/// When it cannot be started, or its output cannot be read.
+pub fn said(c: &mut Command) -> anyhow::Result<(bool, String)> {
+    let mut all = String::new();
+    let good = each_line(c, |text| {
+        all.push_str(text);
+        all.push('\n');
+    })?;
+    Ok((good, all))
+}
+
+/// Runs a command to its end, output to ours and line by line to somebody who looks at it; true if it succeeded.
+fn each_line(c: &mut Command, mut look: impl FnMut(&str)) -> anyhow::Result<bool> {
+    let shown = format!("{c:?}").replace('"', "");
     eprintln!("xtask: {shown}");
     let mut child = c.stdout(Stdio::piped()).spawn().with_context(|| format!("start {shown}"))?;
     let mut out = std::io::stdout();
@@ -48,19 +79,9 @@ pub fn noted(c: &mut Command, failed: &mut Vec<String>) -> anyhow::Result<()> {
         let line = line.with_context(|| format!("output of {shown}"))?;
         out.write_all(&line)?;
         out.write_all(b"\n")?;
-        let text = String::from_utf8_lossy(&line);
-        if text.ends_with("... FAILED")
-            || text.starts_with("FAILED ")
-            || text.starts_with("ERROR ")
-            || text.starts_with("replay: ")
-        {
-            failed.push(text.into_owned());
-        }
+        look(&String::from_utf8_lossy(&line));
     }
-    if !child.wait()?.success() {
-        failed.push(shown);
-    }
-    Ok(())
+    Ok(child.wait()?.success())
 }
 
 /// Runs a command that must succeed.

@@ -1,7 +1,7 @@
 //! `cargo xtask test` and `cargo xtask soak`.
 
-use crate::run::{TESTED, command, noted, release_binary, root, status, target, tested_binaries};
-use crate::{check, fuzz, kernel, packages, reef};
+use crate::run::{TESTED, command, noted, status, target};
+use crate::{check, e2e, fuzz, packages, quick, reef, tested};
 use anyhow::bail;
 use clap::Args;
 use std::process::Command;
@@ -10,6 +10,10 @@ use std::time::Instant;
 /// Property tests draw the same cases whenever a change is tested, so that the verdict is on the
 /// change; `soak` draws new ones. Any number will do.
 const PROPTEST_SEED: &str = "1054237592";
+
+/// Seeds of the simulator that every change runs, and those of `--quick`.
+const SEEDS: u64 = 300;
+const QUICK_SEEDS: u64 = 30;
 
 /// What to test.
 #[derive(Args)]
@@ -20,12 +24,49 @@ pub struct Options {
     /// Run the end-to-end tests on a release build instead of the one with assertions
     #[arg(long)]
     release: bool,
+    /// Run the tests, too, that take too long for every change
+    #[arg(long)]
+    nightly: bool,
     /// Only the Rust tests
     #[arg(long, conflicts_with = "e2e")]
     unit: bool,
     /// Only the end-to-end tests; optionally those whose name contains a word
     #[arg(long, num_args = 0..=1, default_missing_value = "")]
     e2e: Option<String>,
+    /// In minutes: lints, the Rust tests of the crates that a change reaches, 30 seeds, and a dozen classes of end-to-end tests
+    #[arg(long, conflicts_with_all = ["unit", "e2e", "reef"])]
+    quick: bool,
+    /// The commit that the change of `--quick` is measured from [default: what is shared with origin/main]
+    #[arg(long, requires = "quick", value_name = "COMMIT")]
+    since: Option<String>,
+}
+
+impl Options {
+    /// All that a change must pass?
+    fn is_whole(&self) -> bool {
+        !self.unit && self.e2e.is_none() && !self.quick
+    }
+}
+
+/// A test run: what failed so far, and how long each of its parts took.
+struct Run {
+    begun: Instant,
+    phases: Vec<(&'static str, f64)>,
+    failed: Vec<String>,
+}
+
+impl Run {
+    /// A part of it, timed; it notes what failed.
+    fn phase<T>(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce(&mut Vec<String>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let begun = Instant::now();
+        let done = work(&mut self.failed);
+        self.phases.push((name, begun.elapsed().as_secs_f64()));
+        done
+    }
 }
 
 /// A campaign of its own.
@@ -82,81 +123,131 @@ pub struct SoakOptions {
 /// # Errors
 /// When something cannot be started at all.
 pub fn test(o: &Options) -> anyhow::Result<bool> {
-    let begun = Instant::now();
-    let missing = packages::install()?;
-    let mut failed = Vec::new();
+    let mut run = Run { begun: Instant::now(), phases: Vec::new(), failed: Vec::new() };
+    // Sources from an archive are no checkout, and can be tested all the same.
+    let commit = if o.is_whole() { tested::whole_head().unwrap_or_default() } else { None };
+    let since = match (&o.since, o.quick) {
+        (Some(commit), _) => Some(commit.clone()),
+        (None, true) => Some(tested::base()?),
+        (None, false) => None,
+    };
+    let missing = run.phase("packages and sources", |_| {
+        // Both only wait for what they download. An error shows where the sources are built.
+        let fetched = command("cargo").args(["fetch", "--locked"]).spawn();
+        let missing = packages::install();
+        if let Ok(mut child) = fetched {
+            child.wait()?;
+        }
+        missing
+    })?;
     // It downloads while others compute.
-    let reef = (!o.unit).then(|| std::thread::spawn(reef::clients));
+    let reef = (!o.unit && !o.quick).then(|| std::thread::spawn(reef::clients));
     if o.e2e.is_none() {
-        failed.append(&mut check::check()?);
-        let mut rust = command("cargo");
-        rust.args(["test", "--workspace", "--locked", "--no-fail-fast", "--profile", TESTED])
-            .env("PROPTEST_RNG_SEED", PROPTEST_SEED);
-        noted(&mut rust, &mut failed)?;
-        noted(&mut crate::sim::command_of(&crate::sim::Options::range(0, 300))?, &mut failed)?;
+        let mut found = run.phase("format and lints", |_| check::check())?;
+        run.failed.append(&mut found);
+        rust_tests(since.as_deref(), &mut run)?;
+        let seeds = if o.quick { QUICK_SEEDS } else { SEEDS };
+        run.phase("seeds", |failed| {
+            noted(&mut crate::sim::command_of(&crate::sim::Options::range(0, seeds))?, failed)
+        })?;
     }
-    if let Some(reef) = reef {
-        let reef = reef.join().unwrap_or_else(|_| bail!("the thread that makes a Debian 13 panicked"));
+    let mut outcomes = Vec::new();
+    if !o.unit {
+        let reef = match reef {
+            Some(thread) => thread.join().unwrap_or_else(|_| bail!("the thread that makes a Debian 13 panicked")),
+            None => Ok(reef::made()),
+        };
         if let Err(e) = &reef {
             // Tests that want it are skipped, by name.
             eprintln!("xtask: no Debian 13 with Ceph 18.2: {e:#}");
         }
-        let debian = reef.as_ref().ok().and_then(Option::as_deref);
-        let word = o.e2e.clone().unwrap_or_default();
-        let run = |clients: &str, chroot: Option<&std::path::Path>, failed: &mut Vec<String>| {
-            let mut c = e2e(&word, o.release)?;
-            if let Some(debian) = debian {
-                c.env("REEF", debian);
-            }
-            c.arg(format!("--junit-xml={}", target().join(format!("e2e-{clients}.xml")).display()));
-            c.arg(format!("--junit-prefix={clients}"));
-            if let Some(chroot) = chroot {
-                c.arg("--clients").arg(chroot);
-            }
-            noted(&mut c, failed)
+        let choice = e2e::Choice {
+            word: o.e2e.as_deref().unwrap_or_default(),
+            quick: o.quick,
+            nightly: o.nightly,
+            release: o.release,
+            reef: reef.as_ref().ok().and_then(Option::as_deref),
+            reef_clients: false,
         };
         let wanted = ["ceph-common", "python3-rados", "python3-pytest"];
         match missing.iter().find(|(p, _)| wanted.contains(p)) {
             Some((package, _)) if packages::can_install() => {
-                failed.push(format!("end-to-end tests: Debian package {package} could not be installed"));
+                run.failed.push(format!("end-to-end tests: Debian package {package} could not be installed"));
             }
             Some((package, _)) => println!("SKIPPED end-to-end tests: Debian package {package} is not installed"),
-            None => run("pacific", None, &mut failed)?,
+            None => outcomes.push(run.phase("end to end", |failed| e2e::run(&choice, failed))?),
         }
         if o.reef {
             match &reef {
-                Ok(Some(chroot)) => run("reef", Some(chroot), &mut failed)?,
-                Err(_) => failed.push("end-to-end tests with Reef clients: debootstrap fails".to_owned()),
+                Ok(Some(_)) => {
+                    let choice = e2e::Choice { reef_clients: true, ..choice };
+                    outcomes.push(run.phase("end to end, Reef's clients", |failed| e2e::run(&choice, failed))?);
+                }
+                Err(_) => run.failed.push("end-to-end tests with Reef clients: debootstrap fails".to_owned()),
                 Ok(None) => println!("SKIPPED end-to-end tests with Reef clients: debootstrap is not possible here"),
             }
         }
     }
-    for (package, why) in &missing {
+    summary(run, &outcomes, &missing, commit.as_deref())
+}
+
+/// All Rust tests, or those of the crates that differ from a commit and of those that use them.
+fn rust_tests(since: Option<&str>, run: &mut Run) -> anyhow::Result<()> {
+    let mut tests = command("cargo");
+    tests.arg("test");
+    match since {
+        None => drop(tests.arg("--workspace")),
+        Some(commit) => {
+            let crates = quick::reached(&tested::changed_since(commit)?)?;
+            println!(
+                "xtask test: since {commit} a change reaches {}",
+                if crates.is_empty() { "no crate".to_owned() } else { crates.join(", ") }
+            );
+            if crates.is_empty() {
+                return Ok(());
+            }
+            tests.args(crates.iter().flat_map(|c| ["--package", c]));
+        }
+    }
+    tests.args(["--locked", "--no-fail-fast", "--profile", TESTED]).env("PROPTEST_RNG_SEED", PROPTEST_SEED);
+    run.phase("Rust tests, with their build", |failed| noted(&mut tests, failed))
+}
+
+/// What stands last: whoever cuts long outputs keeps it.
+fn summary(
+    mut run: Run,
+    outcomes: &[e2e::Outcome],
+    missing: &packages::Missing,
+    commit: Option<&str>,
+) -> anyhow::Result<bool> {
+    let unstable: Vec<_> = outcomes.iter().flat_map(|o| o.unstable.iter().cloned()).collect();
+    e2e::tell_unstable(&unstable, &mut run.failed)?;
+    for (package, why) in missing {
         println!("SKIPPED {why}: Debian package {package} is not installed");
     }
-    for what in &failed {
+    for outcome in outcomes {
+        println!("xtask test: the slowest classes:");
+        outcome.slowest.iter().for_each(|line| println!("  {line}"));
+    }
+    println!("xtask test: wall time:");
+    run.phases.iter().for_each(|(name, seconds)| println!("  {seconds:>7.0} s {name}"));
+    for what in &run.failed {
         println!("xtask test: failed: {what}");
     }
-    let good = failed.is_empty();
-    println!("xtask test: {} in {:.0} s", if good { "all good" } else { "FAILED" }, begun.elapsed().as_secs_f64());
+    let good = run.failed.is_empty();
+    let seconds = run.begun.elapsed().as_secs_f64();
+    if let (true, Some(commit)) = (good && missing.is_empty(), commit) {
+        let names: Vec<&str> = unstable.iter().map(|(class, _)| class.as_str()).collect();
+        let but = if names.is_empty() { String::new() } else { format!(", unstable: {}", names.join(", ")) };
+        tested::note(commit, &format!("all good in {seconds:.0} s{but}"))?;
+    }
+    println!("xtask test: {} in {seconds:.0} s", if good { "all good" } else { "FAILED" });
     Ok(good)
 }
 
-/// The end-to-end tests whose names contain a word: on the binary that the simulator and the unit tests are built with, where a
-/// wrong assumption ends them and a release would go on, or on a release.
-fn e2e(word: &str, release: bool) -> anyhow::Result<Command> {
-    let mut c = command(root().join("tests/e2e/run.py"));
-    match kernel::guest() {
-        Ok(Some(dir)) => drop(c.env("GUEST_KERNEL", dir)),
-        Ok(None) => {}
-        // Its tests are skipped, by name.
-        Err(e) => eprintln!("xtask: no kernel for guests: {e:#}"),
-    }
-    c.arg("--binary").arg(if release { release_binary()? } else { tested_binaries()?.join("spirula") });
-    if !word.is_empty() {
-        c.arg("--only").arg(word);
-    }
-    Ok(c)
+/// The end-to-end tests whose names contain a word, for a campaign.
+fn e2e_command(word: &str) -> anyhow::Result<Command> {
+    e2e::Choice { word, nightly: true, ..e2e::Choice::default() }.command()
 }
 
 /// The longer campaigns.
@@ -221,7 +312,7 @@ fn soak_omaps(o: &SoakOptions) -> anyhow::Result<bool> {
 fn soak_thrash(o: &SoakOptions) -> anyhow::Result<bool> {
     packages::install()?;
     let report = target().join("thrash.md");
-    let mut c = e2e("Thrash", false)?;
+    let mut c = e2e_command("Thrash")?;
     c.arg("--capture=no");
     c.env("THRASH_MINUTES", o.minutes.to_string()).env("THRASH_REPORT", &report);
     c.env("SPIRULA_E2E_LOGS", target().join("thrash.log"));
@@ -241,5 +332,5 @@ fn soak_sim() -> anyhow::Result<bool> {
 
 fn soak_kill9(o: &SoakOptions) -> anyhow::Result<bool> {
     packages::install()?;
-    status(e2e("Durability", false)?.arg("--capture=no").env("SPIRULA_KILLS", o.kills.to_string()))
+    status(e2e_command("Durability")?.arg("--capture=no").env("SPIRULA_KILLS", o.kills.to_string()))
 }
