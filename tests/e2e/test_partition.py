@@ -3,13 +3,14 @@
 Three hosts (network namespaces, two networks) with one OSD each, so that every PG has all three; the monitor and the manager are on a
 fourth, clients on a fifth. 16 writers on a replicated and an erasure-coded pool check every answer. Only the links between two
 hosts are cut: both ways, one way, and each of these in the cluster network alone. Without an end that the cluster makes, writers stand
-still for as long as the cut lasts; so what is asserted is that they go on, within a time that only a hang takes (STALL); the longest
-stalls are printed. In the end each OSD is killed in turn, and everything is read back.
+still for as long as the cut lasts; so what is asserted is that they go on while it lasts; the longest stalls are figures. In the end
+each OSD is killed in turn, and everything is read back.
 
-PAIR_SECONDS (default 20): how long each cut lasts after clients went on.
+PAIR_SECONDS (default 5, by night 20): how long each cut lasts after clients went on.
 """
 import json, os, time
-import netns
+import harness
+from harness import holds, nightly, wait
 from test_processes import OsdHosts
 
 # Writers with objects of their own. Commands come by stdin: `say` prints what each has done, its longest wait for an answer since the last
@@ -84,12 +85,12 @@ print('ended', flush=True)
 '''
 
 
-# Seconds that no writer stands still because of a cut, on however loaded a machine; several times as long as on an idle one.
-STALL = 30
+def pair_seconds():
+    return float(os.environ.get('PAIR_SECONDS', '20' if harness.NIGHTLY else '5'))
 
 
 class Partition(OsdHosts):
-    minutes = 5
+    minutes = 3
 
     def found(self):
         super().found()
@@ -123,15 +124,12 @@ class Partition(OsdHosts):
         self.stall = max([self.stall, *(w['longest'] for w in said)])
         return said
 
-    def all_go_on(self, what, seconds=60):
+    def all_go_on(self, what):
         """Every writer gets answers from now on, each twice at least."""
         begun, before = time.time(), [w['done'] for w in self.say()]
-        while not all(w['done'] >= b + 2 for w, b in zip(self.say(), before)):
-            if time.time() > begun + seconds:
-                still = [n for n, (w, b) in enumerate(zip(self.say(), before)) if w['done'] < b + 2]
-                raise AssertionError(f'{what}: writers {still} stand still for {seconds} s\n' + self.ceph('-s', check=False).out +
-                                     self.ceph('health', 'detail', check=False).out + self.ceph('osd', 'tree', check=False).out)
-            time.sleep(0.1)
+        still = lambda: [n for n, (w, b) in enumerate(zip(self.say(), before)) if w['done'] < b + 2]
+        wait(lambda: not still(), lambda: f'{what}: writers {still()} to go on\n' + self.ceph('-s', check=False).out +
+             self.ceph('health', 'detail', check=False).out + self.ceph('osd', 'tree', check=False).out)
         return time.time() - begun
 
     # ---- what is cut ----
@@ -150,7 +148,7 @@ class Partition(OsdHosts):
         begun, self.stall = time.time(), 0.0
         cut(True)
         try:
-            netns.wait(lambda: len(self.up()) == 2, f'one of osd.{two} to be marked down', 60)
+            wait(lambda: len(self.up()) == 2, f'one of osd.{two} to be marked down')
             gone = [o for o in two if o not in self.up()]
             assert len(gone) == 1, f'of {two} {gone} is down; up are {self.up()}'
             marked = time.time() - begun
@@ -160,7 +158,7 @@ class Partition(OsdHosts):
             assert all(f'osd.{o}' in detail for o in two) and f'osd.{gone[0]} is kept out' in detail, detail
             # It stays as it is, and nobody else is touched.
             before = self.osds()
-            time.sleep(float(os.environ.get('PAIR_SECONDS', '20')))
+            time.sleep(pair_seconds())
             after = self.osds()
             assert self.up() == sorted(o for o in self.host_of if o != gone[0]), self.up()
             assert all(before[o]['up_from'] == after[o]['up_from'] for o in before), 'somebody went down and came back'
@@ -168,7 +166,6 @@ class Partition(OsdHosts):
         finally:
             cut(False)
         stall, healed, self.stall = self.stall, time.time(), 0.0
-        assert stall < STALL, f'{what}: a writer stood still for {stall:.1f} s, osd.{gone[0]} was marked down after {marked:.1f} s'
         self.wait_osds(3)
         came = time.time() - healed
         self.wait_health('OSD_PAIR_UNREACHABLE', False)
@@ -193,6 +190,7 @@ class Partition(OsdHosts):
         a, b = self.net['a'], self.net['b']
         self.pair('nothing from b arrives at a', lambda on: [b.deafen(a, on, n) for n in (0, 1)])
 
+    @nightly
     def test_c0_pair_cut_for_long_while_nobody_may_be_marked_down(self):
         """Everything that waited between the two arrives when they are whole again."""
         self.stall = 0.0
@@ -228,12 +226,10 @@ class Partition(OsdHosts):
         for n in (0, 1):
             a.usurp(b, True, n)
         try:
-            time.sleep(float(os.environ.get('PAIR_SECONDS', '20')) / 2)
             # Who is there stays there, whoever says what.
-            after = self.osds()
-            assert all(before[o]['up_from'] == after[o]['up_from'] and after[o]['up'] for o in before), after
-            waits = [w['waits'] for w in self.say()]
-            assert max(waits) > 2, f'no writer waited: {waits}'
+            same = lambda: (now := self.osds()) and all(before[o]['up_from'] == now[o]['up_from'] and now[o]['up'] for o in before)
+            holds(same, lambda: f'all OSDs as they were: {self.osds()}', pair_seconds())
+            wait(lambda: max(w['waits'] for w in self.say()) > 2, 'a writer that waits')
         finally:
             for n in (0, 1):
                 a.usurp(b, False, n)
@@ -250,7 +246,7 @@ class Partition(OsdHosts):
         self.stall = 0.0
         for osd, host in sorted(self.host_of.items()):
             host.kill(f'osd.{osd}')
-            netns.wait(lambda: osd not in self.up(), f'osd.{osd} to be down')
+            wait(lambda: osd not in self.up(), f'osd.{osd} to be down')
             n, bad = self.tell('check')
             assert n and not bad, f'without osd.{osd}: {bad[:5]}'
             self.all_go_on(f'without osd.{osd}')

@@ -67,7 +67,7 @@ time.sleep(600)
 '''
 
 
-# What the cluster may take more for answers that nobody reads, bytes; they are held to a share of its 256 MiB. Seen: TODO MiB; all that is
+# What the cluster may take more for answers that nobody reads, bytes; they are held to a share of its 256 MiB. Seen: 22 MiB; all that is
 # asked for at a time is 225 MiB of keys, or 1.2 GiB of attributes.
 MORE = 192 << 20
 
