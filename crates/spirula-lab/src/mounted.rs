@@ -5,7 +5,7 @@
 //! next one, and undone first: two mounts of one image would destroy what is on it. A run that goes on is known by its lock beside that
 //! place. Whoever else uses the image, here or on another machine, watches its header, as librbd, the kernel and `spirula map` do: an image
 //! that is watched is refused. Only who may not watch is not seen, a reader without the right to; and nobody is stopped from opening it later.
-//! Only what holds nothing but zeros at its beginning is given a file system.
+//! Only what holds nothing but zeros, to its end, is given a file system: nothing says of other data that it begins early.
 
 use crate::bail;
 use crate::prelude::*;
@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a watch may stay whose client is gone: Ceph's clients say 30 s.
 const FORGOTTEN: Duration = Duration::from_secs(40);
 
-/// Bytes at the beginning of an image that must be zeros for it to count as new.
-const BLANK: u64 = 64 << 20;
+/// Bytes that are read at a time where an image is looked through.
+const PIECE: usize = 4 << 20;
 
 /// A mounted image; unmounted and unmapped when it is dropped.
 pub struct Mounted {
@@ -80,10 +80,16 @@ fn is_blank(device: &str) -> Result<bool> {
         Some(2) => {}
         _ => bail!("blkid -p {device}: {}", String::from_utf8_lossy(&out.stderr).trim()),
     }
-    let mut head = Vec::new();
-    let read = File::open(device).and_then(|f| f.take(BLANK).read_to_end(&mut head));
-    read.with_context(|| format!("read {device}"))?;
-    Ok(head.iter().all(|b| *b == 0))
+    let mut file = File::open(device).with_context(|| format!("open {device}"))?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let n = file.read(&mut piece).with_context(|| format!("read {device}"))?;
+        match piece.get(..n) {
+            Some([]) | None => return Ok(true),
+            Some(read) if read.iter().any(|b| *b != 0) => return Ok(false),
+            Some(_) => {}
+        }
+    }
 }
 
 fn undo(at: &Path, device: &str) -> Result<()> {
@@ -242,6 +248,11 @@ mod tests {
         }
         fs::write(&file, vec![0; 1 << 20]).expect("a file");
         assert!(is_blank(&path).expect("zeros"));
+        // Data without a signature may begin late.
+        let mut late = vec![0; 3 * PIECE];
+        late.push(1);
+        fs::write(&file, late).expect("a file");
+        assert!(!is_blank(&path).expect("a byte at the end"));
         fs::write(&file, (0..1u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect::<Vec<_>>())
             .expect("a file");
         assert!(!is_blank(&path).expect("no zeros"));
