@@ -10,7 +10,7 @@ LOAD = "INSERT INTO t (word, data) VALUES (MD5(RAND()), REPEAT(MD5(RAND()), 40))
 
 class MariaDb(Images):
     minutes = 2
-    patience = 200
+    patience = 400
 
     def setup(self, clients):
         for program in ('mariadbd', 'mariadb-slap', 'mariadb-install-db'):
@@ -51,12 +51,12 @@ class MariaDb(Images):
                 '--innodb-buffer-pool-size=32M', '--innodb-flush-log-at-trx-commit=1', f'--pid-file={self.socket}.pid']
         self.db = subprocess.Popen(argv, stdout=self.log, stderr=subprocess.STDOUT)
         up = lambda: self.db.poll() is None and subprocess.run(['mariadb', '--no-defaults', '-S', self.socket, '-e', 'SELECT 1'], capture_output=True).returncode == 0
-        wait(up, lambda: f'the database: {open(self.log.name).read()[-2000:]}', 90)
+        wait(up, lambda: f'the database: {open(self.log.name).read()[-2000:]}', 240)
 
     def stop(self, how):
         """The database, and all that is below it."""
         self.db.send_signal(how)
-        self.db.wait(90)
+        self.db.wait(240)
         self.tool('umount', self.at)
         self.c.spirula('unmap', self.device)
         self.device = None
@@ -72,15 +72,15 @@ class MariaDb(Images):
             slap = subprocess.Popen(['mariadb-slap', '--no-defaults', '-S', self.socket, f'--concurrency={users}', f'--number-of-queries={2 * QUERIES}', f'--create-schema=of{users}',
                                      '--no-drop', f'--create={TABLE}', f'--query={LOAD}', '--delimiter=;'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             try:
-                wait(lambda: slap.poll() is not None or self.count(users) >= 100, 'rows')
+                wait(lambda: slap.poll() is not None or self.count(users) >= 100, 'rows', 240)
                 self.c.spirula('osd', 'stop', str(osd), '--dir', self.c.dir)
-                out, err = slap.communicate(timeout=200)
+                out, err = slap.communicate(timeout=400)
             finally:
                 slap.kill()
             assert slap.returncode == 0 and not err.strip(), (out, err)
-            print(f'  {users} users, {QUERIES} rows, an OSD stopped meanwhile: {[l.strip() for l in out.splitlines() if "Average" in l]}', flush=True)
+            print(f'figure: {users} users, {QUERIES} rows, an OSD stopped meanwhile: {[l.strip() for l in out.splitlines() if "Average" in l]}', flush=True)
             self.c.spirula('osd', 'start', str(osd), '--dir', self.c.dir)
-            self.c.wait_clean()
+            self.c.wait_clean(180)
         self.whole()
 
     def count(self, users):

@@ -1,6 +1,19 @@
 """Fewer and more placement groups, under load, with OSDs away, with the cluster killed; old OSD maps."""
+import json
 from harness import Case, wait
 from test_heal import Loaded
+
+# How many PGs of a pool were wanted and how many there were, in each map from an epoch on.
+HISTORY = '''
+import json, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r:
+    def dump(**more):
+        ret, out, err = r.mon_command(json.dumps({'prefix': 'osd dump', 'format': 'json', **more}), b'')
+        assert ret == 0, err
+        return json.loads(out)
+    maps = [dump(epoch=e) for e in range(int(sys.argv[3]), dump()['epoch'] + 1)]
+    print(json.dumps([(p['pg_num_target'], p['pg_num']) for m in maps for p in m['pools'] if p['pool_name'] == sys.argv[2]]))
+'''
 
 
 class Merges(Loaded):
@@ -15,7 +28,7 @@ class Merges(Loaded):
     def row(self, pool):
         return next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
 
-    def wait_pgs(self, pool, n, seconds=120):
+    def wait_pgs(self, pool, n, seconds=240):
         # More PGs are placed like those they come from until all are there.
         numbers = ('pg_num', 'pg_num_target', 'pg_placement_num')
         wait(lambda: all(self.row(pool)[k] == n for k in numbers), f'{n} PGs of {pool}', seconds)
@@ -27,13 +40,19 @@ class Merges(Loaded):
     def test_1_fewer_and_more_under_load(self):
         self.pool('p', 64)
         def during():
+            since = self.c.json('osd', 'dump')['epoch']
             self.set_pgs('p', 16)
-            p = self.row('p')
-            assert p['pg_num_target'] == 16 and p['pg_num'] > 16, p
+            self.writer.goes_on()
             self.wait_pgs('p', 16)
+            # As the maps tell it, whenever they are asked for: what is wanted stands there first, and the PGs follow.
+            told = json.loads(self.c.python(HISTORY, 'p', since).out)
+            first = next(now for want, now in told if want == 16)
+            assert first > 16 and [now for _, now in told] == sorted((now for _, now in told), reverse=True), told
             self.set_pgs('p', 64)
+            self.writer.goes_on()
             self.wait_pgs('p', 64)
-        assert self.load('p', during) > 20
+            self.writer.goes_on()
+        self.load('p', during)
         s = self.c.json('-s')
         assert s['pgmap']['num_pgs'] == sum(n['count'] for n in s['pgmap']['pgs_by_state']), s
         assert self.c.json('osd', 'dump')['pg_temp'] == []
@@ -49,7 +68,8 @@ class Merges(Loaded):
             self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
             self.c.ceph('osd', 'in', '2')
             self.c.wait_clean()
-        assert self.load('q', during) > 20
+            self.writer.goes_on()
+        self.load('q', during)
 
     def test_3_killed_in_the_middle(self):
         self.pool('r', 32)
@@ -59,7 +79,7 @@ class Merges(Loaded):
         self.set_pgs('r', 8)
         for _ in range(2):
             before = self.row('r')['pg_num']
-            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged', 120)
+            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged', 240)
             self.c.kill()
             self.c.up()
         self.wait_pgs('r', 8)
@@ -100,11 +120,14 @@ class OldMaps(Case):
         c.ceph('osd', 'out', '3')
         c.wait_clean()
         was = c.json('osd', 'dump')['epoch']
-        # A client that sits there meanwhile.
-        idle = c.python('import rados, sys, time\n'
+        # A client that sits there until its map is gone.
+        go = f'{c.dir}-go'
+        idle = c.python('import os, rados, sys, time\n'
                         'with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx("data") as io:\n'
-                        '    io.write_full("a", b"1"); time.sleep(15)\n'
-                        '    io.write_full("b", b"2"); print(io.read("a"), io.read("b"))\n', wait=False)
+                        '    io.write_full("a", b"1"); print("ready", flush=True)\n'
+                        '    while not os.path.exists(sys.argv[2]): time.sleep(0.1)\n'
+                        '    io.write_full("b", b"2"); print(io.read("a"), io.read("b"))\n', go, wait=False)
+        assert idle.stdout.readline() == 'ready\n', idle.stderr.read()
         c.python(CHURN, 600)
         now = c.json('osd', 'dump')['epoch']
         assert now >= was + 600, (was, now)
@@ -112,13 +135,14 @@ class OldMaps(Case):
             # Maps are trimmed when a new one is made.
             c.python(CHURN, 2)
             return c.json('report')['osdmap_first_committed'] > was
-        wait(trimmed, f'epoch {was} to be trimmed', pause=1)
+        wait(trimmed, f'epoch {was} to be trimmed', 180)
         assert c.ceph('osd', 'getmap', str(was), '-o', f'{c.dir}-old', check=False).code != 0
+        open(go, 'w').close()
         c.rados('-p', 'data', 'put', 'after', self.sample())
         c.spirula('osd', 'start', '3', '--dir', c.dir)
         c.ceph('osd', 'in', '3')
         c.wait_clean()
         for name in ('before', 'after'):
             assert c.rados('-p', 'data', 'get', name, '-').out == open(self.sample()).read()
-        out, err = idle.communicate(timeout=60)
+        out, err = idle.communicate(timeout=180)
         assert idle.returncode == 0 and "b'1' b'2'" in out, (out, err)

@@ -11,7 +11,7 @@ class Moves(Loaded):
         rows = self.c.json('pg', 'dump', 'pgs_brief')['pg_stats']
         return {r['pgid']: r['acting'] for r in rows if r['pgid'].startswith(f'{number}.')}
 
-    def settle(self, test, what, seconds=90):
+    def settle(self, test, what, seconds=240):
         """Waits until all is clean, the acting sets pass a test, and none is temporary. Reports and map are of two moments: PGs that
         were just split are clean before the map moves them."""
         states = lambda: {s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']}

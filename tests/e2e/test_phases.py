@@ -34,14 +34,13 @@ class Phases(OsdHosts):
 
     def await_point(self, which, point):
         found = lambda: [op for op in self.flying(which) if op['type_data']['flag_point'] == point]
-        netns.wait(found, f'a {which} that is "{point}"')
-        return found()[0]
+        return netns.wait(found, f'a {which} that is "{point}"')[0]
 
     def test_a_held_request_shows_what_it_waits_for_and_since_when(self):
         self.ceph('osd', 'pool', 'create', 'phases', '1', '1')
         self.ceph('osd', 'set', 'nodown')
         self.wait_clean()
-        assert self.python(WRITE, 'first').communicate(timeout=60)[0] == 'written\n'
+        assert self.python(WRITE, 'first').communicate(timeout=180)[0] == 'written\n'
         self.primary, still, other = self.json('osd', 'map', 'phases', 'o')['acting']
         done = [op for op in self.ask('dump_historic_ops')['ops'] if 'write' in op['description']][-1]
         assert self.events(done)[-4:] == ['started', 'waiting for subops', 'commit_sent', 'done'], done
@@ -51,8 +50,10 @@ class Phases(OsdHosts):
         try:
             # It commits: one member has not said that it is durable there, and that one is named.
             write = self.python(WRITE, 'second')
+            # The other member answers soon, or a little later.
+            waits = lambda: self.events(self.await_point('write', 'waiting for sub ops'))[-1]
+            netns.wait(lambda: waits() == f'waiting for subops from {still}', waits)
             op = self.await_point('write', 'waiting for sub ops')
-            assert self.events(op)[-1] == f'waiting for subops from {still}', op
             assert self.events(op)[0] == 'initiated' and 'started' in self.events(op), op
             # Another has its turn behind it.
             read = self.python(READ)
@@ -62,7 +63,7 @@ class Phases(OsdHosts):
             self.ceph('osd', 'pool', 'set', 'phases', 'min_size', '1')
             for which in ('write', 'read'):
                 op = self.await_point(which, 'waiting for peered')
-                netns.wait(lambda: self.flying(which)[0]['age'] > 1, 'a second')
+                netns.wait(lambda: any(op['age'] > 1 for op in self.flying(which)), 'a second')
                 op = self.await_point(which, 'waiting for peered')
                 # What it went through before is told, too; what it is in lasts so long as the whole has, as Ceph tells it.
                 rows = op['type_data']['events']
@@ -74,9 +75,9 @@ class Phases(OsdHosts):
             assert write.poll() is None and read.poll() is None
         finally:
             self.host_of[still].signal(f'osd.{still}', signal.SIGCONT)
-        assert write.communicate(timeout=60)[0] == 'written\n'
-        assert read.communicate(timeout=60)[0] == 'second\n'
-        assert self.ask('dump_ops_in_flight')['num_ops'] == 0
+        assert write.communicate(timeout=180)[0] == 'written\n'
+        assert read.communicate(timeout=180)[0] == 'second\n'
+        netns.wait(lambda: self.ask('dump_ops_in_flight')['num_ops'] == 0, lambda: self.ask('dump_ops_in_flight'))
         slow = [op for op in self.ask('dump_historic_ops_by_duration')['ops'] if 'waiting for peered' in self.events(op)]
         assert slow, self.ask('dump_historic_ops')
         for op in slow:
