@@ -21,7 +21,7 @@ class Faults(Served):
             error = nbd.ask(READ, 0, 8 * MB)
             assert error or nbd.take(8 * MB) == data, 'something else was read'
             return error
-        wait(refused, 'the objects of the snapshot to go')
+        wait(refused, 'the objects of the snapshot to go', 180)
         assert nbd.ask(READ, 12 * MB, MB) == 5, 'nor is a hole known to be one'
         assert 'has been removed' in server.text(), server.text()
         nbd.close()
@@ -49,7 +49,7 @@ class Faults(Served):
         # So many want it that one more would be too many.
         choosing = []
         for _ in range(80):
-            s = socket.create_connection(('127.0.0.1', server.port), timeout=100)
+            s = socket.create_connection(('127.0.0.1', server.port), timeout=200)
             choosing.append(s)
             s.sendall(struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>III', 7, 13, 7) + b'stuck/x\0\0')
         other = server.client('rbd/y')
@@ -70,7 +70,7 @@ class Faults(Served):
                 return server.client('stuck/x').read(0, 6) == b'before'
             except (EOFError, OSError):
                 return False
-        wait(let_in, 'a new client of it')
+        wait(let_in, 'a new client of it', 180)
         server.stop()
 
     def test_03_who_is_fenced_at_one_image_has_the_others(self):

@@ -218,5 +218,5 @@ class Librados(Case):
         import subprocess
         for rw in ('write', 'randread'):
             p = subprocess.run(['fio', '--name=t', '--ioengine=rados', '--pool=data', '--clientname=admin', f'--conf={self.c.conf}', f'--rw={rw}', '--bs=4k',
-                                '--size=1M', '--iodepth=8', '--touch_objects=0', '--output-format=json'], capture_output=True, text=True, timeout=120)
+                                '--size=1M', '--iodepth=8', '--touch_objects=0', '--output-format=json'], capture_output=True, text=True, timeout=300)
             assert p.returncode == 0, p.stdout + p.stderr

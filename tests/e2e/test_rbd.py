@@ -6,7 +6,7 @@ from images import Images
 MB = 1 << 20
 
 API = '''
-import rados, rbd, sys, os
+import rados, rbd, sys, os, time
 MB = 1 << 20
 with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx('rbd') as io:
     r = rbd.RBD()
@@ -36,7 +36,7 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx('rbd') as 
             i.aio_write(bytes([n]) * 4096, n * 65536, lambda c: done.append(c.get_return_value()))
         i.flush()
         while len(done) < 64:
-            pass
+            time.sleep(0.01)
         assert done == [0] * 64, done
         assert all(i.read(n * 65536, 4096) == bytes([n]) * 4096 for n in range(64))
         allocated = []
@@ -193,14 +193,14 @@ class Rbd(Images):
             raise Skip('fio is not installed')
         r = subprocess.run(['fio', '--name=v', '--ioengine=rbd', '--pool=rbd', '--rbdname=bench', '--clientname=admin', '--rw=randwrite', '--bs=4k',
                             '--iodepth=16', '--size=16M', '--verify=crc32c', '--do_verify=1', '--verify_fatal=1', '--verify_state_save=0'], capture_output=True, text=True,
-                           timeout=120, env=dict(os.environ, CEPH_CONF=self.c.conf))
+                           timeout=300, env=dict(os.environ, CEPH_CONF=self.c.conf))
         assert r.returncode == 0 and 'err= 0' in r.stdout, r
 
     def test_08_lock_goes_from_one_client_to_the_other(self):
         self.rbd('create', 'shared', '--size', '16M')
         both = [self.c.python(SHARED, who, 20, wait=False) for who in (0, 1)]
         for p in both:
-            out, err = p.communicate(timeout=120)
+            out, err = p.communicate(timeout=300)
             assert p.returncode == 0 and 'done' in out, err
         back = os.path.join(self.scratch, 'shared')
         self.rbd('export', 'shared', back, '--no-progress')
@@ -216,7 +216,7 @@ class Rbd(Images):
         other = self.c.python(HOLDS, wait=False)
         assert other.stdout.readline().split() == ['owner', 'True']
         print(f'figure: a dead owner\'s lock was broken after {time.monotonic() - started:.1f} s')
-        other.communicate('\n', timeout=60)
+        other.communicate('\n', timeout=180)
         assert other.returncode == 0
         assert self.c.json('osd', 'blocklist', 'ls'), 'the dead one is fenced'
 
@@ -276,7 +276,7 @@ class Rbd(Images):
     def test_14_qemu(self):
         if not shutil.which('qemu-img'):
             raise Skip('qemu-utils is not installed')
-        qemu = lambda *argv: subprocess.run(['qemu-img', *argv], capture_output=True, text=True, timeout=120)
+        qemu = lambda *argv: subprocess.run(['qemu-img', *argv], capture_output=True, text=True, timeout=300)
         at = f'rbd:rbd/qemu:conf={self.c.conf}'
         r = qemu('info', f'rbd:rbd/i:conf={self.c.conf}')
         if 'Unknown protocol' in r.stderr:

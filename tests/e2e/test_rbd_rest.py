@@ -217,7 +217,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io:
         wait(lambda: 'received notification' in heard(), heard)
         p.stdin.close()
         p.send_signal(signal.SIGINT)
-        p.wait(60)
+        p.wait(180)
         wait(lambda: self.json('status', 'w')['watchers'] == [], 'the watch to end')
         self.rbd('snap', 'purge', 'w', '--no-progress')
         self.rbd('rm', 'w', '--no-progress')
@@ -486,7 +486,7 @@ class RbdApi(Images):
         self.c.python('import rados, rbd, sys\nwith rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx("rbd") as io:\n    rbd.RBD().pool_init(io, False)')
         bad = []
         for what in ('pool', 'about', 'snaps', 'clones', 'asynchronous', 'locks', 'trash', 'groups', 'migration', 'mirroring'):
-            r = self.c.python(API, what, check=False, timeout=120)
+            r = self.c.python(API, what, check=False)
             if r.code:
                 bad.append(f'{what}: {r.err[-1500:]}')
         assert not bad, '\n'.join(bad)
@@ -500,14 +500,36 @@ class RbdVerify(Images):
         self.c.ceph('osd', 'pool', 'create', 'rbd', '8')
         self.rbd('pool', 'init', 'rbd')
 
-    def fio(self, image):
-        argv = ['fio', '--name=v', '--ioengine=rbd', '--pool=rbd', f'--rbdname={image}', '--clientname=admin', '--rw=randwrite', '--bs=4k', '--iodepth=8', '--size=24M',
-                '--rate_iops=150', '--verify=crc32c', '--verify_fatal=1', '--verify_backlog=256', '--verify_state_save=0']
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, CEPH_CONF=self.c.conf))
+    def at(self, image, what):
+        return os.path.join(self.scratch, f'fio-{image}.{what}')
 
-    def fine(self, p):
-        out, err = p.communicate(timeout=200)
-        assert p.returncode == 0 and 'err= 0' in out and 'verify' not in err, (out, err)
+    def text(self, image, what):
+        path = self.at(image, what)
+        return open(path).read() if os.path.exists(path) else ''
+
+    def fio(self, image):
+        """Writes and verifies, in rounds of 1 MiB, until it is told to stop."""
+        argv = ['fio', '--name=v', '--ioengine=rbd', '--pool=rbd', f'--rbdname={image}', '--clientname=admin', '--rw=randwrite', '--bs=4k', '--iodepth=8', '--size=1M',
+                '--rate_iops=150', '--verify=crc32c', '--verify_fatal=1', '--verify_backlog=128', '--verify_state_save=0']
+        rounds = 'at=$1; shift; while [ ! -e "$at.stop" ]; do "$@" >> "$at.out" 2>> "$at.err" || exit; echo >> "$at.rounds"; done'
+        argv = ['sh', '-c', rounds, 'sh', self.at(image, '')[:-1], *argv]
+        return subprocess.Popen(argv, env=dict(os.environ, CEPH_CONF=self.c.conf), start_new_session=True)
+
+    def another_round(self, loads):
+        """Of each, one that began after what was done before."""
+        want = {n: len(self.text(n, 'rounds')) + 2 for n in loads}
+        for n, p in loads.items():
+            wait(lambda: p.poll() is not None or len(self.text(n, 'rounds')) >= want[n], f'a round on {n}', 240)
+            assert p.poll() is None, (n, self.text(n, 'out')[-3000:], self.text(n, 'err')[-3000:])
+
+    def fine(self, loads):
+        for n in loads:
+            open(self.at(n, 'stop'), 'w').close()
+        for n, p in loads.items():
+            p.wait(240)
+            out, err = self.text(n, 'out'), self.text(n, 'err')
+            assert p.returncode == 0 and out.count('err= 0') == len(self.text(n, 'rounds')) and 'verify' not in err, (n, out[-3000:], err[-3000:])
+            print(f'figure: {len(self.text(n, "rounds"))} rounds on {n}')
 
     def test_1_osds_restart_and_snapshots_clones_and_flatten_go_on(self):
         if self.clients.root or not shutil.which('fio'):
@@ -517,7 +539,7 @@ class RbdVerify(Images):
         self.rbd('import', self.file('parent', os.urandom(40 * MB)), 'parent', '--no-progress')
         self.rbd('snap', 'create', 'parent@s', '--no-progress')
         self.rbd('clone', 'parent@s', 'child')
-        loads = [self.fio(n) for n in ('parent', 'child')]
+        loads = {n: self.fio(n) for n in ('parent', 'child')}
         try:
             for osd in (0, 1, 2):
                 c.spirula('osd', 'stop', str(osd), '--dir', c.dir)
@@ -528,12 +550,14 @@ class RbdVerify(Images):
                 if osd == 1:
                     self.rbd('flatten', 'child', '--no-progress', timeout=200)
                     self.rbd('flatten', 'grandchild0', '--no-progress', timeout=200)
-                assert osd or all(p.poll() is None for p in loads), 'they are still at it'
-            for p in loads:
-                self.fine(p)
+                self.another_round(loads)
+            self.fine(loads)
         finally:
-            for p in loads:
-                p.kill()
+            for p in loads.values():
+                if p.poll() is None:
+                    # Its fio, too.
+                    os.killpg(p.pid, signal.SIGKILL)
+                    p.wait()
         for n in ('parent', 'child'):
             self.rbd('object-map', 'check', n, '--no-progress')
 

@@ -19,7 +19,8 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx('rbd') as 
     def compare(image, b, was, what):
         got = image.read(b * BLOCK, BLOCK)
         assert got == was[b], f'block {b} {what} differs: {got[:16]} for {was[b][:16]}'
-    while not os.path.exists(sys.argv[3]):
+    # However few it is let do, something of each kind is among it.
+    while not os.path.exists(sys.argv[3]) or min(done[k] for k in ('made', 'removed', 'writes')) == 0:
         did()
         what = rng.randrange(60)
         if what == 0 and len(snaps) < KEPT:
@@ -65,7 +66,6 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx('rbd') as 
                 compare(old, b, snaps[s], f'at {s} in the end')
     for s in snaps:
         i.remove_snap(s)
-    assert min(done[k] for k in ('made', 'removed', 'writes')) > 0, done
     print(dict(done))
 '''
 
@@ -122,11 +122,11 @@ class RbdSnapshots(Images):
     def clean_or_trimming(self):
         """PGs trim while they are clean, and a load that removes snapshots has them trim most of the time."""
         states = lambda: [s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']]
-        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 120)
+        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 240)
 
     def queue_is_empty(self):
         left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
-        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}', 90)
+        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}', 240)
 
     def counts(self, pool):
         p = next(p for p in json.loads(self.c.rados('df', '--format', 'json').out)['pools'] if p['name'] == pool)
@@ -331,10 +331,10 @@ class RbdSnapshots(Images):
         loads = [Load(c, LOAD, n) for n in ('l1', 'l2')]
         for osd in (0, 1, 2):
             for l in loads:
-                l.goes_on(60)
+                l.goes_on(60, 240)
             c.spirula('osd', 'stop', str(osd), '--dir', c.dir)
             for l in loads:
-                l.goes_on(60)
+                l.goes_on(60, 240)
             if osd == 1:
                 self.rbd('flatten', 'l1')
             c.spirula('osd', 'start', str(osd), '--dir', c.dir)
@@ -342,7 +342,7 @@ class RbdSnapshots(Images):
         c.kill()
         c.up()
         for l in loads:
-            l.goes_on(60)
+            l.goes_on(60, 240)
         for l in loads:
             print('figure:', l.end())
         for n in ('l1', 'l2'):
@@ -353,5 +353,5 @@ class RbdSnapshots(Images):
         self.queue_is_empty()
         for pool in ('rbd', 'coded'):
             wait(lambda: self.counts(pool)[1] == 0, lambda: f'no clones in {pool}: {self.counts(pool)}')
-        assert self.counts('coded')[0] <= 2
+        wait(lambda: self.counts('coded')[0] <= 2, lambda: f'objects in coded: {self.counts("coded")}')
 

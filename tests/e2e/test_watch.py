@@ -48,7 +48,7 @@ class Watcher:
             self.all.append(json.loads(line))
             self.said.put(self.all[-1])
 
-    def hear(self, what, seconds=60):
+    def hear(self, what, seconds=180):
         """The next thing of this kind that it says."""
         end = time.monotonic() + seconds
         while True:
@@ -68,7 +68,7 @@ class Watcher:
 
     def end(self):
         self.p.stdin.close()
-        self.p.wait(timeout=60)
+        self.p.wait(timeout=180)
 
 
 class Watch(Case):
@@ -98,7 +98,7 @@ class Watch(Case):
 
     def notify(self, pool, o, text):
         """What the watchers answer, as `rados notify` shows it; it fails if one does not."""
-        r = self.c.rados('-p', pool, 'notify', o, text, timeout=60)
+        r = self.c.rados('-p', pool, 'notify', o, text)
         assert 'timeout' not in r.out, r
         return r.out.count('reply client.')
 
@@ -110,19 +110,19 @@ class Watch(Case):
         c.wait_clean()
         for pool in ['w', 'ec']:
             argv = c.clients.python() + [self.program, 'basics', c.conf, pool]
-            p = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+            p = subprocess.run(argv, capture_output=True, text=True, timeout=300)
             assert p.stdout.split('\n') == BASICS.lstrip().split('\n'), (pool, p.stdout, p.stderr)
 
     def test_2_watchers_are_shown(self):
         c = self.c
         c.rados('-p', 'w', 'put', 'shown', self.sample())
         assert self.listed('w', 'shown') == []
-        a, b = Watcher(self, 'w', 'shown', 7), Watcher(self, 'w', 'shown', 0)
+        a, b = Watcher(self, 'w', 'shown', 70), Watcher(self, 'w', 'shown', 0)
         addrs = self.listed('w', 'shown')
         assert len(addrs) == 2 and all(x.startswith('127.0.0.1:0/') for x in addrs), addrs
         rows = c.json('tell', f'osd.{self.primary("w", "shown")}', 'dump_watchers')
         rows = [r for r in rows if r['object'] == 'shown']
-        assert sorted(r['timeout'] for r in rows) == [7, 30], rows
+        assert sorted(r['timeout'] for r in rows) == [30, 70], rows
         shown = lambda r: f"{r['entity_addr_t']['addr']}/{r['entity_addr_t']['nonce']}"
         assert sorted(map(shown, rows)) == sorted(addrs), (rows, addrs)
         keys = ['namespace', 'object', 'entity_name', 'cookie', 'timeout', 'entity_addr_t']
@@ -140,8 +140,11 @@ class Watch(Case):
         c.rados('-p', 'w', 'put', 'killed', self.sample())
         stays, dies = Watcher(self, 'w', 'killed', 0), Watcher(self, 'w', 'killed', 8)
         assert self.notify('w', 'killed', '1') == 2
+        begun = time.monotonic()
         dies.kill()
-        assert len(self.listed('w', 'killed')) == 2, 'not before its time is over'
+        there = len(self.listed('w', 'killed'))
+        # Its time is counted from its last word, which may be some seconds old: clients speak every five.
+        assert there == 2 or time.monotonic() - begun >= 3, 'not before its time is over'
         # Meanwhile a notification waits for it, and ends when its watch does.
         assert self.notify('w', 'killed', '2') == 1
         assert len(self.listed('w', 'killed')) == 1
@@ -159,7 +162,7 @@ class Watch(Case):
     def test_4_a_watch_survives_its_primary_and_the_whole_cluster(self):
         c = self.c
         c.rados('-p', 'w', 'put', 'moves', self.sample())
-        watchers = [Watcher(self, 'w', 'moves', 60) for _ in range(2)]
+        watchers = [Watcher(self, 'w', 'moves', 120) for _ in range(2)]
         for round in range(2):
             first = self.primary('w', 'moves')
             c.spirula('osd', 'stop', str(first), '--dir', c.dir)
@@ -177,7 +180,7 @@ class Watch(Case):
             c.ceph('osd', 'pool', 'set', 'w', 'pg_num', pgs)
             c.ceph('osd', 'pool', 'set', 'w', 'pgp_num', pgs)
             now = lambda: next(p for p in c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'w')['pg_num']
-            wait(lambda: now() == int(pgs), f'{pgs} PGs', 120)
+            wait(lambda: now() == int(pgs), f'{pgs} PGs', 240)
             assert self.notify('w', 'moves', f'{pgs} PGs') == 2
         # What each was told may have come twice, where its notifier had to begin anew; never not at all.
         told = [f'{what} {n}' for n in range(2) for what in ('moved', 'back')] + ['after the crash', '16 PGs', '4 PGs']
@@ -219,7 +222,7 @@ bad = []
 def work(n):
     io = ios[n]
     for i in range(60):
-        if not io.notify('many', f'{n} {i}', 30000):
+        if not io.notify('many', f'{n} {i}', 100000):
             bad.append((n, i))
         if n == 5:
             io.write_full('many', b'%d' % i)
@@ -237,16 +240,17 @@ print(json.dumps([bad, [sorted(h) for h in heard]]))
     def test_7_a_watcher_that_reads_nothing_holds_up_nobody(self):
         c = self.c
         c.rados('-p', 'w', 'put', 'stuck', self.sample())
-        stuck, reads = Watcher(self, 'w', 'stuck', 60), Watcher(self, 'w', 'stuck', 60)
+        stuck, reads = Watcher(self, 'w', 'stuck', 300), Watcher(self, 'w', 'stuck', 300)
         stuck.p.send_signal(signal.SIGSTOP)
-        argv = c.clients.python() + [self.program, 'storm', c.conf, 'w', 'stuck', '40', str(1000 << 10)]
+        # More than what TCP keeps for who reads nothing.
+        argv = c.clients.python() + [self.program, 'storm', c.conf, 'w', 'stuck', '24', str(1000 << 10)]
         p = subprocess.run(argv, capture_output=True, text=True, timeout=200)
         results = json.loads(p.stdout)[1]
-        assert len(results) == 40, p
+        assert len(results) == 24, p
         # The one that reads has answered each, and the notifiers hear who has not.
         assert all(r == [-110, 1, 1] for r in results), results
         stuck.p.send_signal(signal.SIGCONT)
-        wait(lambda: self.notify('w', 'stuck', 'x') == 2, 'the stopped one to answer again', 60)
+        wait(lambda: self.notify('w', 'stuck', 'x') == 2, 'the stopped one to answer again', 180)
         assert stuck.check() >= 0
         [w.end() for w in (stuck, reads)]
 
@@ -264,7 +268,7 @@ class WatchHosts(test_processes.Hosts):
         self.rados('-p', 'data', 'put', 'o', self.sample())
         watchers = [Watcher(self, 'data', 'o', 60) for _ in range(2)]
         # One that is killed with the primary: the next one ends its watch.
-        dies = Watcher(self, 'data', 'o', 5)
+        dies = Watcher(self, 'data', 'o', 10)
         answers = lambda text: self.rados('-p', 'data', 'notify', 'o', text).out.count('reply client.')
         assert answers('before') == 3
         first = self.json('osd', 'map', 'data', 'o')['acting_primary']
