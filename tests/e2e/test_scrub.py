@@ -178,7 +178,7 @@ class Scrub(Rotten):
         assert sorted(self.c.rados('-p', 'lost', 'ls').out.split()) == ['gone', 'kept']
         said = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'delete')
         assert 'pg has 1 objects unfound and apparently lost' in said.err, said
-        out, err = p.communicate(timeout=60)
+        out, err = p.communicate(timeout=180)
         assert 'ObjectNotFound' in out, (out, err)
         self.c.wait_clean()
         assert self.c.rados('-p', 'lost', 'ls').out.split() == ['kept']

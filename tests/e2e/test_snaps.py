@@ -128,7 +128,8 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx(sys.argv[2
             io.set_xattr(n, 'a', v)
             attrs = {**attrs, 'a': v}
         now[n] = (old, attrs)
-    while not os.path.exists(sys.argv[3]):
+    # However few it is let do, something of each kind is among it.
+    while not os.path.exists(sys.argv[3]) or min(done[k] for k in ('made', 'removed', 'rolled back', 'changes')) == 0:
         did()
         what = rng.randrange(40)
         if what == 0 and len(snaps) < KEPT:
@@ -169,7 +170,6 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx(sys.argv[2
         assert look(n) == now.get(n), f'{n} differs in the end'
     for s in snaps:
         io.remove_self_managed_snap(s)
-    assert min(done[k] for k in ('made', 'removed', 'rolled back', 'changes')) > 0, done
     print(dict(done))
 '''
 
@@ -200,11 +200,11 @@ class Snapshots(Case):
     def clean_or_trimming(self):
         """PGs trim while they are clean, and a load that removes snapshots has them trim most of the time."""
         states = lambda: [s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']]
-        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 120)
+        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 240)
 
     def queue_is_empty(self):
         left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
-        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}\n{self.c.ceph("pg", "dump", "pgs").out}', 90)
+        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}\n{self.c.ceph("pg", "dump", "pgs").out}', 240)
         assert 'removed_snaps_queue' not in self.c.ceph('osd', 'pool', 'ls', 'detail').out
 
     def clones(self, pool, name):
@@ -357,9 +357,10 @@ class Snapshots(Case):
         try:
             begun = time.time()
             c.rados('-p', 'slow', 'rmsnap', 's')
-            wait(lambda: self.counts('slow') == (6, 0), lambda: f'no clones: {self.counts("slow")}')
-            # The first one goes at once; what is counted is told a little later.
+            wait(lambda: self.counts('slow') == (6, 0), lambda: f'no clones: {self.counts("slow")}', 180)
+            # The first one goes at once, and five sleep: a machine that is busy makes that longer, never shorter.
             took = time.time() - begun
+            print(f'figure: six clones, five sleeps of a second: {took:.1f} s')
             assert 4.5 <= took, took
         finally:
             c.ceph('config', 'rm', 'osd', 'osd_snap_trim_sleep')
@@ -370,16 +371,16 @@ class Snapshots(Case):
         loads = [Load(c, LOAD, p) for p in pools]
         for osd in (0, 1, 2):
             for l in loads:
-                l.goes_on(150)
+                l.goes_on(150, 240)
             c.spirula('osd', 'stop', str(osd), '--dir', c.dir)
             for l in loads:
-                l.goes_on(150)
+                l.goes_on(150, 240)
             c.spirula('osd', 'start', str(osd), '--dir', c.dir)
             self.clean_or_trimming()
         c.kill()
         c.up()
         for l in loads:
-            l.goes_on(150)
+            l.goes_on(150, 240)
         for l in loads:
             print('figure:', l.end())
         self.queue_is_empty()
@@ -394,7 +395,7 @@ class Snapshots(Case):
             ids = {f"{self.row(p)['pool']}.{i:x}" for i in range(8)}
             now = {r['pgid']: r['last_deep_scrub_stamp'] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids}
             c.ceph('osd', 'pool', 'deep-scrub', p)
-            wait(lambda: all(r['last_deep_scrub_stamp'] > now[r['pgid']] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids), 'scrubs', 90)
+            wait(lambda: all(r['last_deep_scrub_stamp'] > now[r['pgid']] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids), 'scrubs', 240)
         health = c.json('health')['checks']
         assert 'OSD_SCRUB_ERRORS' not in health and 'PG_DAMAGED' not in health, health
 
@@ -466,8 +467,8 @@ class Filled(Case):
         c.python(MANY, 'rep', 'ec')
         seen = c.python(LOOK, 'rep', 'ec').out
         c.spirula('osd', 'start', '0', '--dir', c.dir)
-        c.wait_clean(120)
+        c.wait_clean(240)
         assert c.python(LOOK, 'rep', 'ec').out == seen
         c.ceph('osd', 'out', '1')
-        c.wait_clean(180)
+        c.wait_clean(240)
         assert c.python(LOOK, 'rep', 'ec').out == seen

@@ -57,7 +57,8 @@ class SqliteOnRados(Case):
         made = c.ceph('auth', 'get-or-create', 'client.sql', 'mon', 'profile simple-rados-client-with-blocklist', 'osd', 'allow rwx pool=db namespace=space').out
         with open(keyring, 'w') as f:
             f.write(made)
-        self.env = {'CEPH_CONF': c.conf, 'CEPH_ARGS': f'--id sql --keyring {keyring} --cephsqlite_lock_renewal_interval=500 --cephsqlite_lock_renewal_timeout=4000'}
+        self.keyring = keyring
+        self.patience(4)
 
     def teardown(self):
         for p in getattr(self, 'writers', []):
@@ -67,6 +68,11 @@ class SqliteOnRados(Case):
         if hasattr(self, 'reef'):
             self.reef.leave()
 
+    def patience(self, seconds):
+        """For so long nobody breaks the lock of a client that does not renew it. One that cannot renew it in time ends."""
+        renewal = f'--cephsqlite_lock_renewal_interval=500 --cephsqlite_lock_renewal_timeout={seconds * 1000}'
+        self.env = {'CEPH_CONF': self.c.conf, 'CEPH_ARGS': f'--id sql --keyring {self.keyring} {renewal}'}
+
     def sqlite(self, code, name, start=False):
         argv = self.reef.clients.wrap(['/usr/bin/python3', '-c', code, name])
         env = {**os.environ, **self.env}
@@ -75,7 +81,7 @@ class SqliteOnRados(Case):
             p = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
             self.writers.append(p)
             return p
-        r = Result(subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120))
+        r = Result(subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300))
         assert r.code == 0, r
         return r.out
 
@@ -85,7 +91,7 @@ class SqliteOnRados(Case):
         assert 'Traceback' not in text, text
         return [int(n) for n in text.split('\n')[:-1] if n.isdigit()]
 
-    def goes_on(self, name, p, batches=8, seconds=90):
+    def goes_on(self, name, p, batches=8, seconds=240):
         before = len(self.said(name))
         wait(lambda: p.poll() is not None or len(self.said(name)) >= before + batches, f'{batches} transactions after {before}', seconds)
         assert p.poll() is None, open(os.path.join(self.scratch, f'{name}.out')).read()
@@ -109,9 +115,11 @@ class SqliteOnRados(Case):
             p.wait()
             # Whoever comes next breaks the dead one's lock, if it was amid a transaction, and shuts it out.
             self.check('killed')
-        print(f'{len(self.c.json("osd", "blocklist", "ls"))} of 3 clients were killed amid a transaction, and are shut out')
+        print(f'figure: {len(self.c.json("osd", "blocklist", "ls"))} of 3 clients were killed amid a transaction, and are shut out')
 
     def test_2_an_osd_and_then_all_are_killed_meanwhile(self):
+        # Its writes may wait for long where the machine is busy and an OSD goes.
+        self.patience(20)
         p = self.sqlite(WRITE, 'sturdy', start=True)
         self.goes_on('sturdy', p)
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)

@@ -4,7 +4,7 @@ from harness import Case
 
 PUT = '''
 import rados, sys, random
-c = rados.Rados(conffile=sys.argv[1]); c.connect(timeout=20); io = c.open_ioctx('rbd')
+c = rados.Rados(conffile=sys.argv[1]); c.connect(timeout=120); io = c.open_ioctx('rbd')
 seed, n = int(sys.argv[2]), int(sys.argv[3])
 for i in range(n):
     r = random.Random(seed * 1000 + i)
@@ -16,7 +16,7 @@ c.shutdown()
 '''
 GET = '''
 import rados, sys, random
-c = rados.Rados(conffile=sys.argv[1]); c.connect(timeout=20); io = c.open_ioctx('rbd')
+c = rados.Rados(conffile=sys.argv[1]); c.connect(timeout=120); io = c.open_ioctx('rbd')
 seed, n = int(sys.argv[2]), int(sys.argv[3])
 for i in range(n):
     r = random.Random(seed * 1000 + i)

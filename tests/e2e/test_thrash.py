@@ -7,7 +7,7 @@ store files, the disks are filled up with data (full_disks.py), and the cluster 
 deep scrub finds nothing.
 
 The monitor and the manager are on a host of their own, which stays (their deaths: test_processes). What happens follows from
-a seed (THRASH_SEED, else drawn; printed), for THRASH_MINUTES (default 2); `cargo xtask soak thrash` runs it
+a seed (THRASH_SEED, else drawn; printed), for THRASH_MINUTES (default 1); `cargo xtask soak thrash` runs it
 longer and keeps the report (THRASH_REPORT). THRASH_EVENTS=fill,kill: only these.
 """
 import collections, json, os, random, re, shutil, signal, subprocess, tempfile, time
@@ -196,7 +196,7 @@ class Thrash(FullDisks, OsdHosts):
         up = s['osdmap']['num_up_osds'] == s['osdmap']['num_in_osds'] == len(self.host_of)
         return up and by and all(p['state_name'].startswith('active+clean') for p in by)
 
-    def wait_clean(self, seconds=120):
+    def wait_clean(self, seconds=240):
         begun = time.time()
         while not self.clean():
             if time.time() > begun + seconds:
@@ -372,7 +372,7 @@ class Thrash(FullDisks, OsdHosts):
         h, name = self.host_of[o], f'osd.{o}'
         safe = self.ceph('osd', 'ok-to-stop', str(o), check=False)
         h.stop(name)
-        netns.wait(lambda: not self.up(o), f'{name} down')
+        netns.wait(lambda: not self.up(o), f'{name} down', 180)
         self.ceph('osd', 'destroy', str(o), '--force', '--yes-i-really-mean-it')
         d = os.path.join(h.dir, name)
         shutil.rmtree(d)
@@ -435,7 +435,7 @@ class Thrash(FullDisks, OsdHosts):
 
     def test_nothing_is_lost(self):
         seed = os.environ.get('THRASH_SEED') or str(random.randrange(1 << 31))
-        minutes = float(os.environ.get('THRASH_MINUTES', '2'))
+        minutes = float(os.environ.get('THRASH_MINUTES', '1'))
         print(f'  seed {seed} (THRASH_SEED), {minutes:g} minutes', flush=True)
         self.rng, self.begun, self.events = random.Random(seed), time.time(), []
         self.counts, self.errors, self.fillers, self.full_times = collections.Counter(), [], [], []
@@ -479,22 +479,22 @@ class Thrash(FullDisks, OsdHosts):
                     time.sleep(self.rng.choice([0, 1, 3]))
                 undo()
                 if self.rng.random() < 0.4 or 'rot in' in what:
-                    took = self.wait_clean(180)
+                    took = self.wait_clean(480)
                     times.append(took)
                     self.note(f'clean after {took:.1f} s')
                 else:
                     time.sleep(self.rng.choice([0, 0.5, 2]))
                 assert all(p.poll() is None for p in loads), [p.stderr.read()[-3000:] for p in loads if p.poll() is not None]
-            at_end = self.wait_clean(240)
+            at_end = self.wait_clean(480)
             self.note(f'all undone: clean after {at_end:.1f} s')
         finally:
             open(stop, 'w').close()
             [p.kill() for p in self.fillers]
-        results = [json.loads(self.line(p, 180)) for p in loads]
+        results = [json.loads(self.line(p, 400)) for p in loads]
         errors = self.errors + [e for r in results for e in r['errors']]
         self.wait_clean()
         open(verify, 'w').close()
-        checked = [json.loads(self.line(p, 300)) for p in loads]
+        checked = [json.loads(self.line(p, 400)) for p in loads]
         errors += [e for r in checked for e in r['errors'] if e not in errors]
         self.note(f'{sum(r["ops"] for r in results)} operations; {sum(r["checked"] for r in checked)} objects, '
                   f'{sum(r["bytes"] for r in checked) >> 20} MiB compared at the end')
@@ -521,12 +521,12 @@ class Thrash(FullDisks, OsdHosts):
         ids = self.ids(pools)
         stamps = lambda: {s['pgid']: s for s in self.json('pg', 'dump', 'pgs')['pg_stats'] if int(s['pgid'].split('.')[0]) in ids}
         before, begun = stamps(), time.time()
-        self.python(SCRUB, turn, ','.join(before)).communicate(timeout=120)
+        self.python(SCRUB, turn, ','.join(before)).communicate(timeout=300)
 
         def done():
             now = stamps()
             return all(s['last_deep_scrub_stamp'] != before[pg]['last_deep_scrub_stamp'] and 'scrub' not in s['state'] for pg, s in now.items())
-        netns.wait(done, f'{turn} of {len(before)} PGs', 240)
+        netns.wait(done, f'{turn} of {len(before)} PGs', 480)
         self.wait_clean()
         found = []
         for name in pools:
