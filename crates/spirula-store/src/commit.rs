@@ -373,6 +373,13 @@ impl Shared {
         self.payloads.notify_all();
     }
 
+    /// Is there nothing to do, and the last frame marked as durable?
+    #[cfg(test)]
+    pub fn rests(&self) -> bool {
+        let q = self.lock();
+        q.items.is_empty() && q.flights.is_empty() && q.marked && !q.making
+    }
+
     /// Waits until `done` or the store has failed. Only the owner calls it.
     pub fn wait(&self, done: impl Fn(&Self) -> bool) {
         let mut q = self.lock();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Milliseconds of waiting for an event, after which it does not come.
-const PATIENCE: u32 = 10_000;
+const PATIENCE: u32 = 100_000;
 
 /// Shows something, or has nothing to show.
 struct Ticket {

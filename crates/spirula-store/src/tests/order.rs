@@ -60,7 +60,7 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
         t
     };
     let until = |done: &dyn Fn() -> bool, what: &str| {
-        let waited = (0..20_000).find(|_| {
+        let waited = (0..100_000).find(|_| {
             done() || {
                 std::thread::sleep(Duration::from_millis(1));
                 false
@@ -107,7 +107,7 @@ pub(crate) fn the_owner_is_told_when_payloads_need_their_memory_no_more() {
     let mut store = open(&world, &opts).unwrap();
     let acks = || world.events().iter().filter(|e| matches!(e, Event::Ack(_))).count();
     let until = |done: &mut dyn FnMut() -> bool, what: &str| {
-        let waited = (0..20_000).find(|_| {
+        let waited = (0..100_000).find(|_| {
             done() || {
                 std::thread::sleep(Duration::from_millis(1));
                 false

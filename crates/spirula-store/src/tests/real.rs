@@ -236,7 +236,7 @@ fn deleted_data_goes_back_to_the_file_system() {
     t.objects.iter_mut().for_each(|u| u.ops = vec![ObjectOp::Remove]);
     store.submit(&t).unwrap();
     store.flush().unwrap();
-    for _ in 0..600 {
+    for _ in 0..2400 {
         if taken() < 8 << 20 {
             return;
         }

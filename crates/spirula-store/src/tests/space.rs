@@ -576,7 +576,7 @@ fn what_was_beside_the_journal_goes_back_to_the_host() {
     t.object(&object(1), ObjectOp::OmapSet(vec![("k".into(), pattern(4, 200_000))]));
     must(&mut store, &mut model, &t, "beside");
     assert!(!store.beside.is_empty());
-    for n in 0..1000 {
+    for n in 0..20_000 {
         let mut t = Transaction::default();
         t.meta.push(MetaOp::Set { key: "k".into(), value: pattern(n, 100) });
         must(&mut store, &mut model, &t, "until a checkpoint has it");
