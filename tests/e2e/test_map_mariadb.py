@@ -51,7 +51,7 @@ class MariaDb(Images):
                 '--innodb-buffer-pool-size=32M', '--innodb-flush-log-at-trx-commit=1', f'--pid-file={self.socket}.pid']
         self.db = subprocess.Popen(argv, stdout=self.log, stderr=subprocess.STDOUT)
         up = lambda: self.db.poll() is None and subprocess.run(['mariadb', '--no-defaults', '-S', self.socket, '-e', 'SELECT 1'], capture_output=True).returncode == 0
-        wait(up, lambda: f'the database: {open(self.log.name).read()[-2000:]}', 240)
+        wait(up, lambda: f'the database: {open(self.log.name).read()[-2000:]}')
 
     def stop(self, how):
         """The database, and all that is below it."""
@@ -72,7 +72,7 @@ class MariaDb(Images):
             slap = subprocess.Popen(['mariadb-slap', '--no-defaults', '-S', self.socket, f'--concurrency={users}', f'--number-of-queries={2 * QUERIES}', f'--create-schema=of{users}',
                                      '--no-drop', f'--create={TABLE}', f'--query={LOAD}', '--delimiter=;'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             try:
-                wait(lambda: slap.poll() is not None or self.count(users) >= 100, 'rows', 240)
+                wait(lambda: slap.poll() is not None or self.count(users) >= 100, 'rows')
                 self.c.spirula('osd', 'stop', str(osd), '--dir', self.c.dir)
                 out, err = slap.communicate(timeout=400)
             finally:
@@ -80,7 +80,7 @@ class MariaDb(Images):
             assert slap.returncode == 0 and not err.strip(), (out, err)
             print(f'figure: {users} users, {QUERIES} rows, an OSD stopped meanwhile: {[l.strip() for l in out.splitlines() if "Average" in l]}', flush=True)
             self.c.spirula('osd', 'start', str(osd), '--dir', self.c.dir)
-            self.c.wait_clean(180)
+            self.c.wait_clean()
         self.whole()
 
     def count(self, users):

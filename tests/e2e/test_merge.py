@@ -79,7 +79,7 @@ class Merges(Loaded):
         self.set_pgs('r', 8)
         for _ in range(2):
             before = self.row('r')['pg_num']
-            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged', 240)
+            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged')
             self.c.kill()
             self.c.up()
         self.wait_pgs('r', 8)
@@ -135,7 +135,7 @@ class OldMaps(Case):
             # Maps are trimmed when a new one is made.
             c.python(CHURN, 2)
             return c.json('report')['osdmap_first_committed'] > was
-        wait(trimmed, f'epoch {was} to be trimmed', 180)
+        wait(trimmed, f'epoch {was} to be trimmed')
         assert c.ceph('osd', 'getmap', str(was), '-o', f'{c.dir}-old', check=False).code != 0
         open(go, 'w').close()
         c.rados('-p', 'data', 'put', 'after', self.sample())

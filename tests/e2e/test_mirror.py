@@ -53,7 +53,7 @@ class Mirror(Images):
         return r.code == 0 and open(path, 'rb').read() == data
 
     def arrives(self, cluster, image, data):
-        wait(lambda: self.is_at(cluster, image, data), lambda: f'{image}: {self.state(cluster, image)}', 240, pause=0.5)
+        wait(lambda: self.is_at(cluster, image, data), lambda: f'{image}: {self.state(cluster, image)}', pause=0.5)
 
     def write(self, cluster, image, data):
         cluster.python('''
@@ -91,7 +91,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io, rbd.Imag
         here.run('rbd', 'mirror', 'image', 'enable', 'snapped', 'snapshot')
         for image in ('journaled', 'snapped'):
             self.arrives(far, image, first)
-            wait(lambda: self.state(far, image)['state'] == 'up+replaying', lambda: self.state(far, image), 180)
+            wait(lambda: self.state(far, image)['state'] == 'up+replaying', lambda: self.state(far, image))
 
         # What is written later follows, by itself or by the next snapshot.
         for image in ('journaled', 'snapped'):
@@ -103,7 +103,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io, rbd.Imag
 
     def test_2_both_sides_tell_that_all_is_well(self):
         for cluster, name in ((self.c, 'here'), (self.far, 'far')):
-            told = wait(lambda: self.is_fine(cluster), lambda: self.status(cluster), 180)
+            told = wait(lambda: self.is_fine(cluster), lambda: self.status(cluster), pause=0.5)
             [daemon] = told['daemons']
             assert daemon['leader'] is True and daemon['health'] == 'OK' and daemon['client_id'] == name, daemon
             assert [i['name'] for i in told['images']] == ['journaled', 'snapped'], told['images']
@@ -130,7 +130,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io, rbd.Imag
         for image in ('journaled', 'snapped'):
             here.run('rbd', 'mirror', 'image', 'demote', image)
             promoted = lambda: far.run('rbd', 'mirror', 'image', 'promote', image, check=False).code == 0
-            wait(promoted, lambda: f'{image} to be promoted: {self.state(far, image)}', 240)
+            wait(promoted, lambda: f'{image} to be promoted: {self.state(far, image)}', pause=0.5)
             assert json.loads(far.run('rbd', 'info', image, '--format', 'json').out)['mirroring']['primary'] is True
             data = os.urandom(8 * MB)
             self.write(far, image, data)
@@ -152,7 +152,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('rbd') as io, rbd.Imag
             if image == 'snapped':
                 far.run('rbd', 'mirror', 'image', 'snapshot', image)
             here.run('rbd', 'mirror', 'image', 'demote', image)
-            wait(lambda: 'split-brain' in json.dumps(self.state(here, image)), lambda: f'{image} to be told apart: {self.state(here, image)}', 180)
+            wait(lambda: 'split-brain' in json.dumps(self.state(here, image)), lambda: f'{image} to be told apart: {self.state(here, image)}', pause=0.5)
             here.run('rbd', 'mirror', 'image', 'resync', image)
             self.arrives(here, image, data)
             assert json.loads(here.run('rbd', 'info', image, '--format', 'json').out)['id'] != old

@@ -33,9 +33,9 @@ class SmallFrames(OsdHosts):
         name = next(f'osd.{o}' for o, h in self.host_of.items() if h is b)
         b.kill(name)
         b.start(name)
-        netns.wait(lambda: 'OSD_PATH_MTU' in self.checks(), 'OSD_PATH_MTU', 240)
+        netns.wait(lambda: 'OSD_PATH_MTU' in self.checks(), 'OSD_PATH_MTU')
         lines = [d['message'] for d in self.checks()['OSD_PATH_MTU']['detail']]
         assert all(name in l and 'in the cluster network' in l for l in lines), lines
         self.frames(1500)
-        netns.wait(lambda: 'OSD_PATH_MTU' not in self.checks(), 'no OSD_PATH_MTU', 240)
+        netns.wait(lambda: 'OSD_PATH_MTU' not in self.checks(), 'no OSD_PATH_MTU')
         self.wait_osds(3)

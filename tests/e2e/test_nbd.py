@@ -63,7 +63,7 @@ class Server:
         argv = [harness.BINARY, 'nbd', 'serve', *specs, '--conf', case.c.conf, '--dir', case.c.dir, '--bind', '127.0.0.1:0', *options]
         self.p = subprocess.Popen(argv, stdout=open(self.log, 'w'), stderr=subprocess.STDOUT)
         case.servers.append(self)
-        wait(lambda: self.p.poll() is not None or self.text().count('serving') == len(specs), lambda: f'the server: {self.text()}', 180)
+        wait(lambda: self.p.poll() is not None or self.text().count('serving') == len(specs), lambda: f'the server: {self.text()}')
         assert self.p.poll() is None, self.text()
         self.port = int(re.search(r'nbd://127\.0\.0\.1:(\d+)/', self.text())[1])
 
@@ -380,10 +380,10 @@ class Nbd(Served):
         try:
             for osd in (1, 2):
                 before = done[0]
-                wait(lambda: failed or done[0] >= before + 20, 'operations', 180)
+                wait(lambda: failed or done[0] >= before + 20, 'operations')
                 self.c.spirula('osd', 'stop', str(osd), '--dir', self.c.dir)
                 before = done[0]
-                wait(lambda: failed or done[0] >= before + 20, 'operations without an OSD', 180)
+                wait(lambda: failed or done[0] >= before + 20, 'operations without an OSD')
                 self.c.spirula('osd', 'start', str(osd), '--dir', self.c.dir)
                 self.c.wait_clean()
         finally:

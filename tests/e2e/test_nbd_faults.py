@@ -21,7 +21,7 @@ class Faults(Served):
             error = nbd.ask(READ, 0, 8 * MB)
             assert error or nbd.take(8 * MB) == data, 'something else was read'
             return error
-        wait(refused, 'the objects of the snapshot to go', 180)
+        wait(refused, 'the objects of the snapshot to go')
         assert nbd.ask(READ, 12 * MB, MB) == 5, 'nor is a hole known to be one'
         assert 'has been removed' in server.text(), server.text()
         nbd.close()
@@ -70,7 +70,7 @@ class Faults(Served):
                 return server.client('stuck/x').read(0, 6) == b'before'
             except (EOFError, OSError):
                 return False
-        wait(let_in, 'a new client of it', 180)
+        wait(let_in, 'a new client of it')
         server.stop()
 
     def test_03_who_is_fenced_at_one_image_has_the_others(self):

@@ -57,7 +57,7 @@ class RbdPerf(Images):
         print(f'figure: the first answer came after {time.monotonic() - begun:.1f} s')
         # All three have done something in the seconds that are shown.
         busy = lambda: set(shown := self.stats()) >= set(IMAGES) and all(shown[i]['write_ops'] + shown[i]['read_ops'] > 0 for i in IMAGES) and shown
-        shown = wait(busy, lambda: f'three images: {self.stats()}', 180)
+        shown = wait(busy, lambda: f'three images: {self.stats()}')
         # How near rates are to what was counted in about the same seconds hangs on how even the load is: unit tests compare them.
         before, at = self.totals(), time.monotonic()
         time.sleep(2)
@@ -79,7 +79,7 @@ class RbdPerf(Images):
             assert 10_000 < took <= 1e10 / rate, (image, one)
         # A pool is its usual namespace alone, as in Ceph.
         for spec, those in (('rbd', {'rbd/replicated', 'rbd/coded'}), ('other/ns', {'other/ns/hidden'})):
-            wait(lambda: set(self.stats(spec)) == those, lambda: f'{those}: {self.stats(spec)}', 120)
+            wait(lambda: set(self.stats(spec)) == those, lambda: f'{those}: {self.stats(spec)}')
         ask = lambda *argv: json.loads(self.c.ceph('rbd', 'perf', 'image', *argv).out)
         assert ask('stats', 'other')['stats'] == [] and ask('stats', 'coded')['stats'] == []
         assert 'read_bytes' in ask('counters', 'rbd')['counter_descriptors']
@@ -92,18 +92,18 @@ class RbdPerf(Images):
             assert figures == sorted(figures, reverse=True), told
             return [spec.split('/')[1] for row in told['stats'] for spec in row]
         wait(lambda: len(rows('read_bytes')) == 3 and rows('read_bytes')[0] == 'coded' and rows('write_bytes')[2:] == ['coded'],
-             lambda: f'who reads most, who writes least: {rows("read_bytes")}, {rows("write_bytes")}', 120)
+             lambda: f'who reads most, who writes least: {rows("read_bytes")}, {rows("write_bytes")}')
         # The tables: of one pool without its name, of all with it.
         def tables():
             lines = self.rbd('perf', 'image', 'iostat', '--iterations', '2').out.split('\n\n')
             assert len([t for t in lines if t.startswith('NAME')]) == 2, lines
             return all(f'{i} ' in lines[0] for i in IMAGES)
-        wait(tables, 'a table of all three', 120)
+        wait(tables, 'a table of all three')
         def table():
             one = self.rbd('perf', 'image', 'iostat', 'other/ns', '--iterations', '1').out.split('\n')
             assert one[0].split() == ['NAME', 'WR', 'RD', 'WR_BYTES', 'RD_BYTES', 'WR_LAT', 'RD_LAT'], one
             return one[1].split()[:1] == ['hidden']
-        wait(table, 'a table of a namespace', 120)
+        wait(table, 'a table of a namespace')
         # In Ceph's words.
         err = self.refused('perf', 'image', 'iostat', 'nowhere', '--iterations', '1', code=2)
         assert "rbd: mgr command failed: (2) No such file or directory: [errno 2] RADOS object not found (Pool 'nowhere' not found)" in err, err
@@ -113,11 +113,11 @@ class RbdPerf(Images):
         self.top()
         # A new name is shown soon, the old one no more; an image in the trash is not shown.
         self.rbd('rename', 'rbd/replicated', 'rbd/renamed')
-        wait(lambda: set(self.stats('rbd')) == {'rbd/renamed', 'rbd/coded'}, 'the new name', 150, pause=1)
+        wait(lambda: set(self.stats('rbd')) == {'rbd/renamed', 'rbd/coded'}, 'the new name', pause=1)
         # Nobody looks any more: after a minute nothing is counted, however much is done.
         def uncounted():
             by_image, answered = self.counted()
-            wait(lambda: self.counted()[1] >= answered + 50, 'further requests', 120)
+            wait(lambda: self.counted()[1] >= answered + 50, 'further requests')
             return self.counted()[0] == by_image > 0
         wait(uncounted, 'the end of counting', 240, pause=2)
         assert all(p.poll() is None for p in self.loads), 'they are still at it'
@@ -128,7 +128,7 @@ class RbdPerf(Images):
         self.rbd('bench', '--io-type', 'write', '--io-size', '4096', '--io-threads', '1', '--io-total', str(48 * 4096), '--io-pattern', 'seq', '--rbd-cache=false', 'rbd/exact')
         told = lambda: self.totals().get('rbd/exact', [0])
         # OSDs tell what they counted each second; the name is read after that.
-        wait(lambda: told()[0] >= 48, lambda: f'what was counted: {told()}', 120)
+        wait(lambda: told()[0] >= 48, lambda: f'what was counted: {told()}')
         assert told()[:4] == [48, 0, 48 * 4096, 0], told()
 
     def totals(self):
@@ -143,7 +143,7 @@ class RbdPerf(Images):
         with open(keyring, 'w') as f:
             f.write(self.c.ceph('auth', 'get-or-create', 'client.u', 'mon', 'profile rbd', 'osd', 'profile rbd', 'mgr', 'profile rbd pool=rbd').out)
         ask = lambda *spec: self.c.ceph('-n', 'client.u', '-k', keyring, 'rbd', 'perf', 'image', 'stats', *spec, check=False)
-        wait(lambda: len(json.loads(ask('rbd').out)['stats']) == 2, lambda: f'two images: {ask("rbd")}', 120)
+        wait(lambda: len(json.loads(ask('rbd').out)['stats']) == 2, lambda: f'two images: {ask("rbd")}')
         assert (ask('other/ns').code, ask().code) == (13, 13)
 
     def top(self):

@@ -519,7 +519,7 @@ class RbdVerify(Images):
         """Of each, one that began after what was done before."""
         want = {n: len(self.text(n, 'rounds')) + 2 for n in loads}
         for n, p in loads.items():
-            wait(lambda: p.poll() is not None or len(self.text(n, 'rounds')) >= want[n], f'a round on {n}', 240)
+            wait(lambda: p.poll() is not None or len(self.text(n, 'rounds')) >= want[n], f'a round on {n}')
             assert p.poll() is None, (n, self.text(n, 'out')[-3000:], self.text(n, 'err')[-3000:])
 
     def fine(self, loads):

@@ -122,11 +122,11 @@ class RbdSnapshots(Images):
     def clean_or_trimming(self):
         """PGs trim while they are clean, and a load that removes snapshots has them trim most of the time."""
         states = lambda: [s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']]
-        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 240)
+        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}')
 
     def queue_is_empty(self):
         left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
-        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}', 240)
+        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}')
 
     def counts(self, pool):
         p = next(p for p in json.loads(self.c.rados('df', '--format', 'json').out)['pools'] if p['name'] == pool)
@@ -331,10 +331,10 @@ class RbdSnapshots(Images):
         loads = [Load(c, LOAD, n) for n in ('l1', 'l2')]
         for osd in (0, 1, 2):
             for l in loads:
-                l.goes_on(60, 240)
+                l.goes_on(60)
             c.spirula('osd', 'stop', str(osd), '--dir', c.dir)
             for l in loads:
-                l.goes_on(60, 240)
+                l.goes_on(60)
             if osd == 1:
                 self.rbd('flatten', 'l1')
             c.spirula('osd', 'start', str(osd), '--dir', c.dir)
@@ -342,7 +342,7 @@ class RbdSnapshots(Images):
         c.kill()
         c.up()
         for l in loads:
-            l.goes_on(60, 240)
+            l.goes_on(60)
         for l in loads:
             print('figure:', l.end())
         for n in ('l1', 'l2'):

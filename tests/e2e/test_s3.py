@@ -55,12 +55,12 @@ class Gateway(Case):
                 return urllib.request.urlopen(self.url, timeout=20).status
             except OSError:
                 return None
-        wait(answers, 'the gateway to answer', 240)
+        wait(answers, 'the gateway to answer')
 
     def gateway(self):
         """Its process, which is started again when it ends."""
         children = lambda: subprocess.run(['pgrep', '-P', str(self.c.pid()), 'radosgw'], capture_output=True, text=True).stdout.split()
-        return int(wait(children, 'the gateway\'s process', 120)[0])
+        return int(wait(children, 'the gateway\'s process')[0])
 
     def log_tail(self):
         path = os.path.join(self.c.dir, 'rgw.a.log')
@@ -101,7 +101,7 @@ class Gateway(Case):
         def left():
             self.admin('gc', 'process', '--include-all', parse=False)
             return not json.loads(self.c.run('radosgw-admin', '-n', 'client.rgw.a', 'gc', 'list', '--include-all').out)
-        wait(left, 'garbage to be collected', 240, 0.5)
+        wait(left, 'garbage to be collected', pause=0.5)
 
 
 class S3(Gateway):
@@ -179,7 +179,7 @@ class S3(Gateway):
         s3.delete_bucket(Bucket='parts')
         self.drained()
         # Shadows and parts of all that was deleted, too.
-        wait(lambda: '__' not in self.c.rados('-p', 'default.rgw.buckets.data', 'ls').out, 'the parts to go', 120)
+        wait(lambda: '__' not in self.c.rados('-p', 'default.rgw.buckets.data', 'ls').out, 'the parts to go')
 
     def test_versions(self):
         s3 = self.s3()
@@ -220,7 +220,7 @@ class S3(Gateway):
         def walked():
             self.admin('lc', 'process', parse=False)
             return self.names(s3, 'aged') == ['kept']
-        wait(walked, 'the lifecycle', 180, 0.5)
+        wait(walked, 'the lifecycle', pause=0.5)
         self.clean('aged', 1)
 
     def test_who_may_do_what(self):
@@ -321,7 +321,7 @@ class S3(Gateway):
         def shown():
             daemons = c.json('service', 'dump')['services'].get('rgw', {}).get('daemons', {})
             return {name: d for name, d in daemons.items() if name != 'summary'}
-        wait(lambda: len(shown()) == 1, 'the gateway among the services', 240)
+        wait(lambda: len(shown()) == 1, 'the gateway among the services')
         [(name, d)] = shown().items()
         # By its global id, as it registers; what it says of itself is what Ceph's manager has of it.
         assert name == str(d['gid']) and d['start_epoch'] >= 2 and d['start_stamp'].startswith('20'), d
@@ -332,11 +332,11 @@ class S3(Gateway):
         wait(lambda: '\n    rgw: 1 daemon active (1 hosts, 1 zones)\n' in c.ceph('-s').out, lambda: c.ceph('-s').out)
         wait(lambda: c.json('-s')['servicemap'] == c.json('service', 'dump'), lambda: (c.json('-s')['servicemap'], c.json('service', 'dump')))
         assert c.json('versions')['rgw'] == {facts['ceph_version']: 1}
-        wait(lambda: 'current_sync' in c.json('service', 'status')['rgw'][name]['status'], 'its first report', 180)
+        wait(lambda: 'current_sync' in c.json('service', 'status')['rgw'][name]['status'], 'its first report')
         # One that is killed is given up when it was silent for long.
         c.ceph('config', 'set', 'mgr', 'mgr_service_beacon_grace', '8')
         os.kill(self.gateway(), 9)
-        wait(lambda: shown() and name not in shown(), 'another gateway instead of the one that was killed', 240)
+        wait(lambda: shown() and name not in shown(), 'another gateway instead of the one that was killed')
         c.ceph('config', 'rm', 'mgr', 'mgr_service_beacon_grace')
         self.serves()
 
@@ -345,7 +345,7 @@ class S3(Gateway):
         s3.create_bucket(Bucket='counted')
         s3.put_object(Bucket='counted', Key='k', Body=b'12345')
         shown = lambda: [b for e in self.admin('usage', 'show', '--uid', 'spirula')['entries'] for b in e['buckets'] if b['bucket'] == 'counted']
-        wait(lambda: any(c['category'] == 'put_obj' and c['bytes_received'] == 5 for b in shown() for c in b['categories']), 'usage', 120, 0.5)
+        wait(lambda: any(c['category'] == 'put_obj' and c['bytes_received'] == 5 for b in shown() for c in b['categories']), 'usage', pause=0.5)
         self.admin('usage', 'trim', '--uid', 'spirula', parse=False)
         assert not shown()
 
@@ -368,7 +368,7 @@ class S3(Gateway):
         workers = [threading.Thread(target=write, args=(w,)) for w in range(3)]
         for w in workers:
             w.start()
-        more = lambda: wait(lambda n=sum(acked): sum(acked) > n + 5, lambda: f'more objects than {acked}', 240)
+        more = lambda: wait(lambda n=sum(acked): sum(acked) > n + 5, lambda: f'more objects than {acked}')
         more()
         self.c.spirula('osd', 'stop', '--dir', self.c.dir, '1')
         more()
@@ -378,7 +378,7 @@ class S3(Gateway):
         for w in workers:
             w.join(300)
             assert not w.is_alive()
-        self.c.wait_clean(240)
+        self.c.wait_clean()
         assert self.names(s3, 'sturdy') == sorted(done)
         self.clean('sturdy', len(done))
         guest = [int(p) for p in subprocess.run(['pgrep', '-P', str(self.c.pid()), 'radosgw'], capture_output=True, text=True).stdout.split()]
@@ -395,7 +395,7 @@ class S3(Gateway):
         pid = lambda: subprocess.run(['pgrep', '-P', str(self.c.pid()), 'radosgw'], capture_output=True, text=True).stdout.strip()
         first = pid()
         os.kill(int(first), 9)
-        wait(lambda: pid() not in ('', first), 'another gateway', 180)
+        wait(lambda: pid() not in ('', first), 'another gateway')
         self.serves()
         assert self.s3().list_buckets()['Buckets'] is not None
         last = int(pid())

@@ -200,11 +200,11 @@ class Snapshots(Case):
     def clean_or_trimming(self):
         """PGs trim while they are clean, and a load that removes snapshots has them trim most of the time."""
         states = lambda: [s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']]
-        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}', 240)
+        wait(lambda: all(s.startswith('active+clean') for s in states()), lambda: f'clean PGs: {states()}')
 
     def queue_is_empty(self):
         left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
-        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}\n{self.c.ceph("pg", "dump", "pgs").out}', 240)
+        wait(lambda: not left(), lambda: f'an empty queue of removed snapshots: {left()}\n{self.c.ceph("pg", "dump", "pgs").out}')
         assert 'removed_snaps_queue' not in self.c.ceph('osd', 'pool', 'ls', 'detail').out
 
     def clones(self, pool, name):
@@ -357,7 +357,7 @@ class Snapshots(Case):
         try:
             begun = time.time()
             c.rados('-p', 'slow', 'rmsnap', 's')
-            wait(lambda: self.counts('slow') == (6, 0), lambda: f'no clones: {self.counts("slow")}', 180)
+            wait(lambda: self.counts('slow') == (6, 0), lambda: f'no clones: {self.counts("slow")}')
             # The first one goes at once, and five sleep: a machine that is busy makes that longer, never shorter.
             took = time.time() - begun
             print(f'figure: six clones, five sleeps of a second: {took:.1f} s')
@@ -371,16 +371,16 @@ class Snapshots(Case):
         loads = [Load(c, LOAD, p) for p in pools]
         for osd in (0, 1, 2):
             for l in loads:
-                l.goes_on(150, 240)
+                l.goes_on(150)
             c.spirula('osd', 'stop', str(osd), '--dir', c.dir)
             for l in loads:
-                l.goes_on(150, 240)
+                l.goes_on(150)
             c.spirula('osd', 'start', str(osd), '--dir', c.dir)
             self.clean_or_trimming()
         c.kill()
         c.up()
         for l in loads:
-            l.goes_on(150, 240)
+            l.goes_on(150)
         for l in loads:
             print('figure:', l.end())
         self.queue_is_empty()
@@ -395,7 +395,7 @@ class Snapshots(Case):
             ids = {f"{self.row(p)['pool']}.{i:x}" for i in range(8)}
             now = {r['pgid']: r['last_deep_scrub_stamp'] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids}
             c.ceph('osd', 'pool', 'deep-scrub', p)
-            wait(lambda: all(r['last_deep_scrub_stamp'] > now[r['pgid']] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids), 'scrubs', 240)
+            wait(lambda: all(r['last_deep_scrub_stamp'] > now[r['pgid']] for r in c.json('pg', 'dump', 'pgs')['pg_stats'] if r['pgid'] in ids), 'scrubs')
         health = c.json('health')['checks']
         assert 'OSD_SCRUB_ERRORS' not in health and 'PG_DAMAGED' not in health, health
 
@@ -467,8 +467,8 @@ class Filled(Case):
         c.python(MANY, 'rep', 'ec')
         seen = c.python(LOOK, 'rep', 'ec').out
         c.spirula('osd', 'start', '0', '--dir', c.dir)
-        c.wait_clean(240)
+        c.wait_clean()
         assert c.python(LOOK, 'rep', 'ec').out == seen
         c.ceph('osd', 'out', '1')
-        c.wait_clean(240)
+        c.wait_clean()
         assert c.python(LOOK, 'rep', 'ec').out == seen

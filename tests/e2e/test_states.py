@@ -106,7 +106,7 @@ class States(Case):
             text = f'Degraded data redundancy: {missing}/{m["degraded_total"]} objects degraded ({percent}%), {n} pgs degraded'
             said = checks.get('PG_DEGRADED', {'summary': {'message': ''}})['summary']['message']
             return None if said.startswith(text) else (text, checks)
-        wait(lambda: not differs(), differs, 180)
+        wait(lambda: not differs(), differs)
         checks = self.health()
         assert checks['OSD_DOWN']['summary'] == {'message': '1 osds down', 'count': 1}, checks
         # A place without an OSD is this number in texts, and NONE in `pg ls` alone.
@@ -158,9 +158,9 @@ class States(Case):
             few = lambda r: sum(o != 2147483647 for o in r['acting']) < 2
             coded = [r for r in self.brief('e21').values() if few(r) and r['state'] not in ('down', 'incomplete') and not r['state'].startswith('stale')]
             return plain + coded
-        wait(lambda: not differs(), differs, 180)
+        wait(lambda: not differs(), differs)
         fallen = lambda: [p for p, r in self.brief('e21').items() if r['state'] == 'down']
-        down = wait(fallen, 'PGs that are down', 180)
+        down = wait(fallen, 'PGs that are down')
         q, states = self.query(down[0])
         step = states['Started/Primary/Peering/Down']
         assert step['comment'] == 'not enough up instances of this PG to go active', step

@@ -191,7 +191,7 @@ class Thrash(FullDisks, OsdHosts):
         return next(o['up'] for o in self.json('osd', 'dump')['osds'] if o['osd'] == osd)
 
     def clean(self):
-        s = self.json('-s', timeout=30)
+        s = self.json('-s', timeout=120)
         by = s['pgmap'].get('pgs_by_state', [])
         up = s['osdmap']['num_up_osds'] == s['osdmap']['num_in_osds'] == len(self.host_of)
         return up and by and all(p['state_name'].startswith('active+clean') for p in by)
@@ -372,7 +372,7 @@ class Thrash(FullDisks, OsdHosts):
         h, name = self.host_of[o], f'osd.{o}'
         safe = self.ceph('osd', 'ok-to-stop', str(o), check=False)
         h.stop(name)
-        netns.wait(lambda: not self.up(o), f'{name} down', 180)
+        netns.wait(lambda: not self.up(o), f'{name} down')
         self.ceph('osd', 'destroy', str(o), '--force', '--yes-i-really-mean-it')
         d = os.path.join(h.dir, name)
         shutil.rmtree(d)

@@ -180,7 +180,7 @@ class Watch(Case):
             c.ceph('osd', 'pool', 'set', 'w', 'pg_num', pgs)
             c.ceph('osd', 'pool', 'set', 'w', 'pgp_num', pgs)
             now = lambda: next(p for p in c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'w')['pg_num']
-            wait(lambda: now() == int(pgs), f'{pgs} PGs', 240)
+            wait(lambda: now() == int(pgs), f'{pgs} PGs')
             assert self.notify('w', 'moves', f'{pgs} PGs') == 2
         # What each was told may have come twice, where its notifier had to begin anew; never not at all.
         told = [f'{what} {n}' for n in range(2) for what in ('moved', 'back')] + ['after the crash', '16 PGs', '4 PGs']
@@ -250,7 +250,7 @@ print(json.dumps([bad, [sorted(h) for h in heard]]))
         # The one that reads has answered each, and the notifiers hear who has not.
         assert all(r == [-110, 1, 1] for r in results), results
         stuck.p.send_signal(signal.SIGCONT)
-        wait(lambda: self.notify('w', 'stuck', 'x') == 2, 'the stopped one to answer again', 180)
+        wait(lambda: self.notify('w', 'stuck', 'x') == 2, 'the stopped one to answer again')
         assert stuck.check() >= 0
         [w.end() for w in (stuck, reads)]
 
