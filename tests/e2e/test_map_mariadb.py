@@ -74,11 +74,12 @@ class MariaDb(Images):
             try:
                 wait(lambda: slap.poll() is not None or self.count(users) >= 100, 'rows')
                 self.c.spirula('osd', 'stop', str(osd), '--dir', self.c.dir)
+                stopped = self.count(users)
                 out, err = slap.communicate(timeout=400)
             finally:
                 slap.kill()
             assert slap.returncode == 0 and not err.strip(), (out, err)
-            print(f'figure: {users} users, {QUERIES} rows, an OSD stopped meanwhile: {[l.strip() for l in out.splitlines() if "Average" in l]}', flush=True)
+            print(f'figure: {users} users, {QUERIES} rows, an OSD stopped by row {stopped}: {[l.strip() for l in out.splitlines() if "Average" in l]}', flush=True)
             self.c.spirula('osd', 'start', str(osd), '--dir', self.c.dir)
             self.c.wait_clean()
         self.whole()
