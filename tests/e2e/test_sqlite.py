@@ -118,8 +118,8 @@ class SqliteOnRados(Case):
         print(f'figure: {len(self.c.json("osd", "blocklist", "ls"))} of 3 clients were killed amid a transaction, and are shut out')
 
     def test_2_an_osd_and_then_all_are_killed_meanwhile(self):
-        # Its writes may wait for long where the machine is busy and an OSD goes.
-        self.patience(20)
+        # Its writes may wait for long where the machine is busy and an OSD goes. Seen: 0.3 s.
+        self.patience(10)
         p = self.sqlite(WRITE, 'sturdy', start=True)
         self.goes_on('sturdy', p)
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
