@@ -100,7 +100,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope='session')
 def clients(request):
     root = request.config.getoption('--clients')
-    return harness.Clients(os.path.abspath(root) if root else None)
+    clients = harness.Clients(os.path.abspath(root) if root else None)
+    yield clients
+    clients.close()
 
 
 @pytest.fixture(scope='class', autouse=True)

@@ -5,6 +5,7 @@ folder, driven only through the `spirula` binary and unmodified clients. `Client
 this machine or from another Debian's folder (Reef), by chroot.
 """
 import json, os, random, re, shutil, signal, socket, subprocess, tempfile, time
+import forked
 try:
     import pytest
     Skip = pytest.skip.Exception
@@ -70,6 +71,7 @@ class Clients:
     def __init__(self, root=None):
         self.root = root
         self.mounts = []
+        self.forked = None
 
     def enter(self, scratch):
         """Makes the scratch folder visible to the clients, at the same path."""
@@ -91,6 +93,17 @@ class Clients:
 
     def wrap(self, argv):
         return ['chroot', self.root] + argv if self.root else argv
+
+    def run(self, argv, timeout, stdin=None, text=True):
+        """Runs a program to its end, and gives back what it said."""
+        if argv[0] == 'ceph' and not self.root:
+            self.forked = self.forked or forked.Server()
+            return self.forked.run(argv, timeout, stdin, text)
+        return subprocess.run(self.wrap(argv), capture_output=True, text=text, timeout=timeout, input=stdin)
+
+    def close(self):
+        if self.forked:
+            self.forked.close()
 
     def python(self):
         return self.wrap(['/usr/bin/python3'])
@@ -163,9 +176,7 @@ class Cluster:
         return open(path, errors='replace').read() if os.path.exists(path) else ''
 
     def run(self, *argv, timeout=PATIENCE, check=True, stdin=None, binary=False):
-        p = subprocess.run(self.clients.wrap([argv[0], '-c', self.conf, *argv[1:]]), capture_output=True,
-                           text=not binary, timeout=timeout, input=stdin)
-        r = Result(p)
+        r = Result(self.clients.run([argv[0], '-c', self.conf, *argv[1:]], timeout, stdin, not binary))
         assert not check or r.code == 0, f'{" ".join(argv)}: {r}'
         return r
 

@@ -464,6 +464,7 @@ class Drills(Case):
         found, fixed = re.search(r'found (\d+) errors and fixed (\d+)', json.dumps(v['events'])).groups()
         assert int(found) > 0 and found == fixed, v['events']
 
+    @harness.nightly
     def test_5_the_other_scenes(self):
         said = lambda v: json.dumps(v['events'])
         v = self.drill('disk-full')
@@ -479,6 +480,7 @@ class Drills(Case):
         assert 'all 1 processes are killed' in said(v) and self.c.pid() != before, v['events']
         assert not [n for n in os.listdir(self.c.dir) if n.endswith('.owed')]
 
+    @harness.nightly
     def test_6_thrash(self):
         v = self.drill('thrash', '--minutes', '1', '--seed', '7')
         print(f'figure: {len(v["events"])} events, {v["verdict"]["writes"]} writes in a minute')
@@ -863,6 +865,7 @@ class S3(Case):
         assert self.buckets() == []
 
 
+@harness.nightly
 class OnCeph(Case):
     """The lab on a real Ceph, which must not notice the difference. `bench/ceph-up` starts it: three OSDs, without authentication."""
     start = False

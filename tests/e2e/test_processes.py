@@ -5,8 +5,8 @@ Clients are in a namespace of their own. What they do while monitors die, are cu
 disks is written down, and in the end compared with what the cluster holds.
 """
 import json, os, shutil, signal, subprocess, tempfile, threading, time
-import harness, netns
-from harness import PATIENCE, Case, Skip, repeated
+import forked, harness, netns
+from harness import PATIENCE, Case, Result, Skip, repeated
 
 # Commands and I/O through librados, for argv[2] seconds. Each acknowledgement is noted, with its time.
 WORK = r'''
@@ -124,6 +124,8 @@ while True:
 class Hosts(Case):
     """Three hosts, each a monitor and an OSD; managers on two. `six`: IPv6; `networks`: 2 for one of the OSDs' own."""
     six, networks = False, 1
+    # Runs `ceph` on the client's host.
+    forked = None
     mons = ['a', 'b', 'c']
     # Hosts without a monitor.
     others_there = ['client', 'dns']
@@ -183,6 +185,8 @@ class Hosts(Case):
             with open(keep, 'w') as f:
                 f.write(logs)
         self.bad_log = [l for l in logs.splitlines() if 'panicked' in l]
+        if self.forked:
+            self.forked.close()
         self.net.close()
         self.clients.leave()
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -193,9 +197,19 @@ class Hosts(Case):
         first = self.net[self.mons[0]]
         return first.spirula('token', 'create', '--dir', first.dir, *more).out.strip()
 
-    def ceph(self, *argv, host=None, timeout=PATIENCE, **kw):
-        return (host or self.client).run(*self.clients.wrap(['timeout', str(timeout), 'ceph', '-c', self.conf, *argv]),
-                                         timeout=timeout + 10, **kw)
+    def ceph(self, *argv, host=None, timeout=PATIENCE, check=True, **kw):
+        """Ends with 124 when its time is over."""
+        argv = ['ceph', '-c', self.conf, *argv]
+        if host or kw or self.clients.root:
+            argv = self.clients.wrap(['timeout', str(timeout), *argv])
+            return (host or self.client).run(*argv, timeout=timeout + 10, check=check, **kw)
+        self.forked = self.forked or forked.Server(self.client.wrap)
+        try:
+            r = Result(self.forked.run(argv, timeout))
+        except subprocess.TimeoutExpired as e:
+            r = Result(subprocess.CompletedProcess(argv, 124, '', str(e)))
+        assert not check or r.code == 0, f'{" ".join(argv)}: {r}'
+        return r
 
     def rados(self, *argv, **kw):
         return self.client.run(*self.clients.wrap(['timeout', str(PATIENCE), 'rados', '-c', self.conf, *argv]), timeout=PATIENCE + 10, **kw)
