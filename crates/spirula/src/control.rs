@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Longest request or answer read, bytes.
@@ -89,14 +90,39 @@ pub fn osd(dir: &Path, action: &str, id: i32, as_json: bool) -> anyhow::Result<(
     Ok(())
 }
 
-/// Serves the control socket on a thread of its own. `handle` answers a request; returning
-/// true as the second value ends the service after the answer was sent.
+/// What a request is answered.
+pub struct Answer {
+    value: Value,
+    /// Dropped when the answer was written, or cannot be.
+    _written: Option<mpsc::Sender<()>>,
+}
+
+impl Answer {
+    /// An empty answer, and what ends when it was written: whoever has that may let the process end then, and no earlier.
+    pub fn noticed() -> (Self, mpsc::Receiver<()>) {
+        let (tx, rx) = mpsc::channel();
+        (Self { value: Value::Null, _written: Some(tx) }, rx)
+    }
+
+    /// The same with something in it.
+    pub fn with(self, value: Value) -> Self {
+        Self { value, ..self }
+    }
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Self {
+        Self { value, _written: None }
+    }
+}
+
+/// Serves the control socket on a thread of its own. `handle` answers a request.
 ///
 /// # Errors
 /// When the socket cannot be made.
 pub fn serve(
     dir: &ClusterDir,
-    handle: impl Fn(&Value) -> anyhow::Result<Value> + Send + Sync + 'static,
+    handle: impl Fn(&Value) -> anyhow::Result<Answer> + Send + Sync + 'static,
 ) -> anyhow::Result<()> {
     let path = dir.socket();
     // A socket file of an earlier process: the directory's lock says that nobody uses it.
@@ -123,18 +149,15 @@ pub fn serve(
     Ok(())
 }
 
-fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Value>) -> anyhow::Result<()> {
+fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Answer>) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5))).context("set a time limit")?;
     let mut line = String::new();
     BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line).context("read the request")?;
     let result = serde_json::from_str(&line).context("the request is not JSON").and_then(|v: Value| handle(&v));
-    let mut reply = match result {
-        Ok(v) => v,
-        Err(e) => json!({"ok": false, "error": format!("{e:#}")}),
-    };
-    if reply.get("ok").is_none() {
-        reply["ok"] = json!(true);
+    let mut reply = result.unwrap_or_else(|e| json!({"ok": false, "error": format!("{e:#}")}).into());
+    if reply.value.get("ok").is_none() {
+        reply.value["ok"] = json!(true);
     }
-    // At once: the process may end when its last byte has left.
-    (&stream).write_all(format!("{reply}\n").as_bytes()).context("write the answer")
+    // In one piece: the process may end when its last byte has left.
+    (&stream).write_all(format!("{}\n", reply.value).as_bytes()).context("write the answer")
 }

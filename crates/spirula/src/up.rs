@@ -3,6 +3,7 @@
 use crate::cli::UpArgs;
 use crate::cluster::host::random;
 use crate::cluster::{Cluster, Options};
+use crate::control::Answer;
 use crate::dir::{ClusterDir, Manifest};
 use crate::guests::{self, Guests, With};
 use crate::memory::{Budget, SMALLEST};
@@ -265,18 +266,28 @@ enum Stop {
     /// Ctrl-C or SIGTERM.
     Signal,
     /// `spirula down`, which waits for the word that it is done.
-    Asked(mpsc::Sender<()>),
+    Asked(Asked),
 }
 
-fn finish(cluster: &Cluster, progress: &mut Progress, done: Option<mpsc::Sender<()>>) -> anyhow::Result<()> {
+/// Who asked the cluster to stop is told when it has.
+struct Asked {
+    done: mpsc::Sender<()>,
+    /// Ends when that was written to whoever asked.
+    written: mpsc::Receiver<()>,
+}
+
+/// How long the process waits for whoever asked it to stop to be told: for longer than a busy machine lets a thread wait.
+const TOLD: Duration = Duration::from_secs(10);
+
+fn finish(cluster: &Cluster, progress: &mut Progress, asked: Option<Asked>) -> anyhow::Result<()> {
     progress.say("stopping");
     let result = cluster.stop();
     progress.say("stopped; everything acknowledged is on disk");
-    if let Some(done) = done {
+    if let Some(Asked { done, written }) = asked {
         // `down` may have been interrupted; it does not matter here.
         let _ = done.send(());
-        // Let the control thread write its answer before the process ends.
-        std::thread::sleep(Duration::from_millis(50));
+        // The process would take the thread with it that writes the answer.
+        let _ = written.recv_timeout(TOLD);
     }
     result
 }
@@ -288,24 +299,27 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
     let own = dir.clone();
     control::serve(dir, move |request| {
         let id = || request["id"].as_i64().and_then(|n| i32::try_from(n).ok()).context("'id' is no OSD number");
+        let said = |message: anyhow::Result<String>| message.map(|message| json!({ "message": message }).into());
         match request["do"].as_str().unwrap_or_default() {
-            "status" => cluster.status(),
-            "osd-start" => cluster.start_osd(id()?).map(|message| json!({ "message": message })),
-            "osd-stop" => cluster.stop_osd(id()?).map(|message| json!({ "message": message })),
-            "osd-recreate" => cluster.recreate_osd(id()?).map(|message| json!({ "message": message })),
+            "status" => cluster.status().map(Into::into),
+            "osd-start" => said(cluster.start_osd(id()?)),
+            "osd-stop" => said(cluster.stop_osd(id()?)),
+            "osd-recreate" => said(cluster.recreate_osd(id()?)),
             "backup" => {
                 let to = request["to"].as_str().context("'to' is no path")?;
-                backup::of_running(&cluster, &own, std::path::Path::new(to))
+                backup::of_running(&cluster, &own, std::path::Path::new(to)).map(Into::into)
             }
             "stop" => {
                 let begun = Instant::now();
                 let (done_tx, done) = mpsc::channel();
-                let sent = stop_tx.lock().map(|tx| tx.send(Stop::Asked(done_tx)).is_ok()).unwrap_or(false);
+                let (answer, written) = Answer::noticed();
+                let asked = Stop::Asked(Asked { done: done_tx, written });
+                let sent = stop_tx.lock().map(|tx| tx.send(asked).is_ok()).unwrap_or(false);
                 if !sent {
                     bail!("the cluster is stopping already");
                 }
                 done.recv().context("the cluster ended before it could confirm")?;
-                Ok(json!({"seconds": begun.elapsed().as_secs_f64()}))
+                Ok(answer.with(json!({"seconds": begun.elapsed().as_secs_f64()})))
             }
             other => {
                 bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop, osd-recreate, backup")
