@@ -230,7 +230,7 @@ class Overwritten(Case):
         # as much again for its next checkpoint.
         def logs(df): return df['kb_used_meta'] - before['kb_used_meta']
         def back(df): return df['kb_used_data'] == 0 and df['kb_avail'] + 2 * logs(df) >= before['kb_avail'] * 0.98
-        wait(lambda: back(self.df()), lambda: f'the space of what was deleted: {self.df()}, before: {before}')
+        wait(lambda: back(self.df()), lambda: f"the space of what was deleted: {self.df()}, before: {before}, left: {self.c.rados('-p', 'data', 'ls').out.split()}")
         df = self.df()
         assert logs(df) << 10 < df['pgs'] * 3600 * 100, (df, before)
         # What is said to be there takes data.
