@@ -558,6 +558,7 @@ impl Store {
             let alloc = self.alloc();
             (alloc.blocks(), alloc.free(), alloc.in_meta())
         };
+        let free = free + self.awaits_note();
         let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
         // Data without metadata is none.
         let room = if self.shared.meta_short() { 0 } else { room };
@@ -578,6 +579,13 @@ impl Store {
             beside: self.ring_size + beside,
             metadata_total: self.meta.size(),
         }
+    }
+
+    /// Blocks that are durably free, and that nobody has taken note of: the transaction that freed them was the last one, and its blocks
+    /// were written after it was acknowledged. The next one finds them before it looks for space.
+    fn awaits_note(&self) -> u64 {
+        let written = self.shared.written.load(Ordering::Acquire);
+        self.freed.iter().take_while(|(seq, _)| *seq <= written).map(|(_, run)| run.len).sum()
     }
 
     /// Says how data of a pool is to be stored from now on. Not kept on disk.

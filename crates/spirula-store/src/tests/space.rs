@@ -313,6 +313,27 @@ pub(crate) fn room_for_large_records_is_promised_once() {
     model.check(&mut store, what);
 }
 
+/// What the last transaction frees is told as free when it is, though no other transaction comes: its blocks may be written after it was
+/// acknowledged, and whoever looks at the space then sees it all the same.
+#[test]
+fn what_the_last_transaction_frees_is_told_as_free() {
+    let opts = StoreOptions { size: 32 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    for n in 0..50 {
+        let mut t = Transaction::default();
+        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 1 << 20) });
+        store.submit(&t).unwrap();
+        store.submit(&remove(&object(n))).unwrap();
+        store.flush().unwrap();
+        let begun = std::time::Instant::now();
+        while store.statfs().used > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(120), "round {n}: {:?}", store.statfs());
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Blocks with changes beside the journal are free after the next checkpoint: who needs them waits for it.
 #[test]
 pub(crate) fn what_is_beside_the_journal_is_waited_for() {
