@@ -41,13 +41,17 @@ class RbdPerf(Images):
     def test_what_each_image_does(self):
         # The image in the coded pool has something to be read.
         self.rbd('bench', '--io-type', 'write', '--io-size', '4M', '--io-threads', '1', '--io-total', '64M', 'rbd/coded')
-        self.loads = loads = [self.load('rbd/replicated', 'write', 8192), self.load('rbd/coded', 'read', 16384), self.load('other/ns/hidden', 'write', 4096)]
+        self.loads = [self.load('rbd/replicated', 'write', 8192), self.load('rbd/coded', 'read', 16384), self.load('other/ns/hidden', 'write', 4096)]
         try:
             self.looks()
         finally:
-            for p in loads:
-                p.terminate()
-                p.wait(120)
+            self.end_loads()
+
+    def end_loads(self):
+        for p in self.loads:
+            p.terminate()
+            p.wait(240)
+        self.loads = []
 
     def looks(self):
         assert self.counted()[0] == 0, 'nobody has asked'
@@ -113,13 +117,14 @@ class RbdPerf(Images):
         # A new name is shown soon, the old one no more; an image in the trash is not shown.
         self.rbd('rename', 'rbd/replicated', 'rbd/renamed')
         wait(lambda: set(self.stats('rbd')) == {'rbd/renamed', 'rbd/coded'}, 'the new name', pause=1)
-        # Nobody looks any more: after a minute nothing is counted, however much is done.
+        assert all(p.poll() is None for p in self.loads), 'they are still at it'
+        self.end_loads()
+        # Nobody looks any more: after a minute nothing is counted, though something is done each time.
         def uncounted():
             by_image, answered = self.counted()
-            wait(lambda: self.counted()[1] >= answered + 50, 'further requests')
-            return self.counted()[0] == by_image > 0
+            self.rbd('bench', '--io-type', 'write', '--io-size', '4096', '--io-threads', '1', '--io-total', str(48 * 4096), '--rbd-cache=false', 'rbd/exact')
+            return self.counted()[0] == by_image > 0 and self.counted()[1] >= answered + 48
         wait(uncounted, 'the end of counting', 240, pause=2)
-        assert all(p.poll() is None for p in self.loads), 'they are still at it'
 
     def exactly(self):
         """What is counted is what was done, to the byte."""
