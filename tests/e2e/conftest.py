@@ -2,14 +2,13 @@
 
 A class derived from `harness.Case` is collected whatever its name, with the tests that it defines itself: what it inherits is tested
 where it is defined. Its tests share one instance and one cluster, in the order in which they are written. With `-n 3 --dist loadscope`
-(pytest-xdist) three classes run at a time; one whose `alone` says why it may not run beside another waits until no other runs, on the
-whole machine, and holds the others up meanwhile. The long classes come first and those that run alone last, so that all
-workers end at about the same time.
+(pytest-xdist) three classes run at a time, the long ones first, so that all workers end at about the same time. Every class
+can run beside any other: none of them judges how fast anything is.
 
 Tests that take too long for every change are marked (`harness.nightly`) and run with `--nightly` alone. `--outcome FOLDER` is what
 `cargo xtask test` reads: it asks each class that failed once more, alone, and names the slowest.
 """
-import collections, fcntl, inspect, os, pytest, re, shutil, signal, threading
+import collections, inspect, os, pytest, re, shutil, signal, threading
 import harness
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -92,7 +91,7 @@ def pytest_collection_modifyitems(config, items):
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [i for i in items if i not in left]
-    items.sort(key=lambda i: (bool(i.cls.alone), -i.cls.minutes))
+    items.sort(key=lambda i: -i.cls.minutes)
 
 
 # ---- one cluster per class ----
@@ -108,18 +107,15 @@ def clients(request):
 @pytest.fixture(scope='class', autouse=True)
 def cluster(request, clients):
     case = request.node.newinstance()
-    # Whoever ends, ends its hold on this.
-    with open(os.path.join(harness.SCRATCH, 'spirula-e2e.lock'), 'w') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if case.alone else fcntl.LOCK_SH)
-        try:
-            case.setup(clients)
-        except BaseException as e:
-            if not isinstance(e, harness.Skip):
-                print(case.log_tail())
-            case.teardown()
-            raise
-        yield
+    try:
+        case.setup(clients)
+    except BaseException as e:
+        if not isinstance(e, harness.Skip):
+            print(case.log_tail())
         case.teardown()
+        raise
+    yield
+    case.teardown()
     bad = getattr(case, 'bad_log', None)
     if bad:
         pytest.fail("errors in the cluster's log:\n" + '\n'.join(bad[:20]), pytrace=False)

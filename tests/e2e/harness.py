@@ -274,8 +274,6 @@ class Case:
     """A group of tests that share one cluster. `args` are given to `spirula up`."""
     args = []
     start = True
-    # Why no other class may run beside this one; empty where one may.
-    alone = ''
     # About how long it takes, if that is more than one or two: the longest begin first.
     minutes = 0
     # All of its tests are for the night (see `nightly`).

@@ -174,7 +174,7 @@ MAGIC = b'THRASH!\n'
 
 class Thrash(FullDisks, OsdHosts):
     """A monitor's host, three hosts with two OSDs each, a client."""
-    alone = 'it measures stalls, and takes all of the machine'
+    minutes = 4
     # Small, so that they can be filled.
     per_host, size = 2, '512M'
 
