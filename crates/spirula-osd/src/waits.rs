@@ -205,7 +205,8 @@ impl Wait {
                 self.ticked = true;
                 return;
             }
-            PgEvent::ConnClosed(_) if !knows => return,
+            // Requests of clients go first ([`Wait::closed`]); what this OSD asks of its own PGs for a copy ends by this alone.
+            PgEvent::ConnClosed(conn) if !knows && !self.has_request_of(*conn) => return,
             _ if message && self.messages >= MESSAGES_MAX => return,
             PgEvent::Renewed(osd)
                 if self.events.iter().any(|e| matches!(e, PgEvent::Renewed(other) if other == osd)) =>
@@ -223,6 +224,11 @@ impl Wait {
         }
         self.messages += usize::from(message);
         self.events.push_back(event);
+    }
+
+    /// Is a request of this connection kept?
+    fn has_request_of(&self, link: LinkId) -> bool {
+        self.events.iter().any(|e| matches!(e, PgEvent::Client(op) if op.conn == link))
     }
 
     /// Forgets the requests of a connection that has ended; which.
@@ -500,5 +506,9 @@ mod tests {
         w.keep(PgEvent::ConnClosed(8), true);
         assert_eq!(w.closed(1), [1, 3, 5, 7, 9]);
         assert_eq!((w.closed(1).len(), w.events.len()), (0, 6));
+        // The end of what nobody took away: the PG has not been told of the request, and is to be told of both.
+        w.keep(PgEvent::ConnClosed(0), false);
+        w.keep(PgEvent::ConnClosed(1), false);
+        assert!(matches!(w.events.back(), Some(PgEvent::ConnClosed(0))) && w.events.len() == 7);
     }
 }
