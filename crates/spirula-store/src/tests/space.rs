@@ -324,7 +324,7 @@ fn what_the_last_transaction_frees_is_told_as_free() {
         let mut t = Transaction::default();
         t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 1 << 20) });
         store.submit(&t).unwrap();
-        store.submit(&remove(&object(n))).unwrap();
+        store.submit(remove(&object(n))).unwrap();
         store.flush().unwrap();
         let begun = std::time::Instant::now();
         while store.statfs().used > 0 {
