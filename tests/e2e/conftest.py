@@ -44,7 +44,7 @@ def pytest_configure(config):
 # ---- which tests, and in which order ----
 
 # What `--quick` runs: everything that there is, once.
-QUICK = {'Up', 'Ceph', 'Rados', 'Librados', 'Rbd', 'RbdSnapshots', 'Snapshots', 'Durability', 'Users', 'Krbd', 'Erasure', 'DrillMonitors'}
+QUICK = {'Up', 'Ceph', 'Rados', 'Librados', 'Rbd', 'RbdSnapshots', 'StoreTools', 'Durability', 'Users', 'Krbd', 'Erasure', 'DrillMonitors'}
 
 
 def chosen(config):
