@@ -241,8 +241,8 @@ class Frozen(OsdHosts):
         return sorted(o['osd'] for o in self.json('osd', 'dump')['osds'] if o['up'])
 
     def go_on(self, load, what, osd=None):
-        """Each worker does something from now on."""
-        before, last = self.say(load)['done'], []
+        """Each worker does something from now on. The longest waits are kept for whoever tells them."""
+        before, last = self.say(load, keep=True)['done'], []
         def done():
             last[:] = self.say(load, keep=True)['done']
             return all(now > then for now, then in zip(last, before))
@@ -265,11 +265,9 @@ class Frozen(OsdHosts):
                 try:
                     wait(lambda: osd not in self.up(), f'osd.{osd} to be marked down')
                     down = time.time() - begun
-                    stopped = self.say(load)
                     self.go_on(load, f'without osd.{osd}', osd)
                     time.sleep(max(0, seconds - time.time() + begun))
-                    again = self.say(load)
-                    stopped = {k: max(stopped[k], again[k]) for k in ('write', 'read')}
+                    stopped = self.say(load)
                 finally:
                     host.signal(f'osd.{osd}', signal.SIGCONT)
                 self.wait_osds(3)
