@@ -9,13 +9,14 @@ from test_s3 import S3, Gateway
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class ReefFiles(CephFs):
-    minutes = 1
+class WithReef:
+    """A class of tests whose cluster has these programs of the other Debian."""
+    programs = ()
 
     def setup(self, clients):
         if clients.root:
             raise Skip('both Debians are used already')
-        self.reef = Reef('ceph-mds', 'ceph-fuse')
+        self.reef = Reef(*self.programs)
         # Its scratch folder is there when the cluster is not yet started.
         enter = clients.enter
         try:
@@ -28,6 +29,11 @@ class ReefFiles(CephFs):
         super().teardown()
         if hasattr(self, 'reef'):
             self.reef.leave()
+
+
+class ReefFiles(WithReef, CephFs):
+    minutes = 1
+    programs = ('ceph-mds', 'ceph-fuse')
 
     def point(self, name):
         return self.reef.inside(super().point(name))
@@ -90,24 +96,9 @@ class ReefFiles(CephFs):
         assert [open(f'{self.mnt}/written/pinned{i}').read() for i in range(20)] == [str(i) for i in range(20)]
 
 
-class ReefS3(Gateway):
+class ReefS3(WithReef, Gateway):
     minutes = 1
-
-    def setup(self, clients):
-        if clients.root:
-            raise Skip('both Debians are used already')
-        self.reef = Reef('radosgw', 'radosgw-admin')
-        enter = clients.enter
-        try:
-            clients.enter = lambda scratch: (enter(scratch), self.reef.enter(scratch))
-            super().setup(clients)
-        finally:
-            clients.enter = enter
-
-    def teardown(self):
-        super().teardown()
-        if hasattr(self, 'reef'):
-            self.reef.leave()
+    programs = ('radosgw', 'radosgw-admin')
 
     def test_0_it_is_18_2(self):
         assert ' 18.2.' in self.c.run('radosgw-admin', '--version').out
