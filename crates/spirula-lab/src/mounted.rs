@@ -81,13 +81,15 @@ fn is_blank(device: &str) -> Result<bool> {
         _ => bail!("blkid -p {device}: {}", String::from_utf8_lossy(&out.stderr).trim()),
     }
     let mut file = File::open(device).with_context(|| format!("open {device}"))?;
-    let mut piece = vec![0; PIECE];
+    let mut piece = Vec::with_capacity(PIECE);
     loop {
-        let n = file.read(&mut piece).with_context(|| format!("read {device}"))?;
-        match piece.get(..n) {
-            Some([]) | None => return Ok(true),
-            Some(read) if read.iter().any(|b| *b != 0) => return Ok(false),
-            Some(_) => {}
+        piece.clear();
+        let read = (&mut file).take(PIECE as u64).read_to_end(&mut piece);
+        if read.with_context(|| format!("read {device}"))? == 0 {
+            return Ok(true);
+        }
+        if piece.iter().any(|b| *b != 0) {
+            return Ok(false);
         }
     }
 }
