@@ -33,6 +33,7 @@ c = rados.Rados(conffile=sys.argv[1]); c.connect(); io = c.open_ioctx('data')
 try:
     io.unlock('o', 'l', 'c'); print('dropped')
 except rados.ObjectNotFound: print('not mine')
+io.close(); c.shutdown()
 ''')
         assert r.out.split() == ['not', 'mine'], r
         self.lock('break', 'o', 'l', f'client.{locker}', '--lock-cookie', 'c')
@@ -80,6 +81,7 @@ with rados.WriteOpCtx() as op:
     except rados.Error as e: print('failed', e.errno)
 try: io.stat('never')
 except rados.ObjectNotFound: print('and nothing was written')
+io.close(); c.shutdown()
 ''')
         assert r.out.splitlines() == [
             'held', 'busy', 'Hello, you!', 'Hello, world!', 'Hello, me! client', 'Hello, me!', 'HELLO, ME!',

@@ -231,6 +231,8 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(2, 6)]
 [t.join() for t in threads]
 print(json.dumps([bad, [sorted(h) for h in heard]]))
 [w.close() for w in watches]
+[io.close() for io in ios]
+[r.shutdown() for r in clients]
 ''', 'w', 3).out
         bad, heard = json.loads(out)
         assert bad == []
