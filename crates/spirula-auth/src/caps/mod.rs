@@ -11,6 +11,8 @@ mod mgr;
 mod mon;
 mod network;
 mod osd;
+#[cfg(test)]
+mod profiles;
 mod scan;
 
 pub use constraint::Constraint;

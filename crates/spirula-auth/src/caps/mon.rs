@@ -196,7 +196,10 @@ impl Grant {
     }
 }
 
-/// What a profile grants for this access. Unknown profiles grant nothing.
+/// Every profile whose name begins so is one for block devices, with at least the rights of `rbd`.
+const BLOCKS: &str = "rbd";
+
+/// What a profile grants for this access. Unknown profiles grant nothing. Source: what `MonCap.cc` of 16.2 expands each to.
 fn profile(name: &str, access: &MonAccess<'_>) -> Rwx {
     let services: &[(&str, Rwx)] = match name {
         "mon" => &[("mon", Rwx::RWX), ("log", Rwx::RWX)],
@@ -216,12 +219,10 @@ fn profile(name: &str, access: &MonAccess<'_>) -> Rwx {
         "bootstrap-osd" | "bootstrap-mds" | "bootstrap-mgr" | "bootstrap-rgw" => &[("mon", Rwx::R), ("osd", Rwx::R)],
         "bootstrap-rbd" | "bootstrap-rbd-mirror" | "crash" => &[("mon", Rwx::R)],
         "fs-client" | "cephfs-mirror" => &[("mon", Rwx::R), ("mds", Rwx::R), ("osd", Rwx::R), ("pg", Rwx::R)],
-        "simple-rados-client"
-        | "simple-rados-client-with-blocklist"
-        | "rbd"
-        | "rbd-mirror"
-        | "rbd-mirror-peer"
-        | "rbd-read-only" => &[("mon", Rwx::R), ("osd", Rwx::R), ("pg", Rwx::R)],
+        "simple-rados-client" | "simple-rados-client-with-blocklist" => {
+            &[("mon", Rwx::R), ("osd", Rwx::R), ("pg", Rwx::R)]
+        }
+        of_blocks if of_blocks.starts_with(BLOCKS) => &[("mon", Rwx::R), ("osd", Rwx::R), ("pg", Rwx::R)],
         "role-definer" => &[("mon", Rwx::R), ("auth", Rwx::RWX)],
         "read-only" if access.service != "config-key" => return Rwx::R,
         "read-write" if access.service != "config-key" => return Rwx::RW,
@@ -259,13 +260,18 @@ fn profile_command(name: &str, access: &MonAccess<'_>) -> bool {
         ("bootstrap-rgw", _) => created("client.rgw.", &[("caps_mon", "allow rw"), ("caps_osd", "allow rwx")]),
         ("bootstrap-rbd", _) => bootstrap_rbd(access, "profile rbd"),
         ("bootstrap-rbd-mirror", _) => bootstrap_rbd(access, "profile rbd-mirror"),
-        ("rbd" | "rbd-mirror" | "simple-rados-client-with-blocklist", "osd blocklist" | "osd blacklist") => {
+        (of_clients, "osd blocklist" | "osd blacklist")
+            if of_clients.starts_with(BLOCKS) || of_clients == "simple-rados-client-with-blocklist" =>
+        {
             // Fencing dead clients: one instance of one client (address and nonce), no networks, no removal.
             let op = if access.command == "osd blocklist" { "blocklistop" } else { "blacklistop" };
             arg(op) == "add" && !access.args.contains_key("range") && is_instance(arg("addr"))
         }
         ("rbd-mirror", "config-key get") => arg("key").starts_with("rbd/mirror/"),
-        ("rbd-mirror-peer", "config-key get") => arg("key").starts_with("rbd/mirror/site"),
+        // What stands at the top, as the site's name; not what lies below, which is keys of peers.
+        ("rbd-mirror-peer", "config-key get") => {
+            arg("key").strip_prefix("rbd/mirror/").is_some_and(|name| !name.is_empty() && !name.contains('/'))
+        }
         // By it the other side leaves word of itself: how its monitors are reached, with which key.
         ("rbd-mirror-peer", "config-key set") => arg("key").starts_with("rbd/mirror/peer/"),
         // Monitors keep the reports here; Ceph's manager takes them, by its own profile of that name.

@@ -225,7 +225,10 @@ fn grant(s: &mut Scan<'_>) -> Option<Grant> {
     Some(out)
 }
 
-/// What a profile grants. Unknown ones grant nothing.
+/// What a profile grants. Unknown ones grant nothing. Source: what `OSDCap.cc` of 16.2.15 expands each to.
+///
+/// Those for block devices reach out of their namespace in few places, for librbd looks there before it works in a namespace:
+/// pool-wide options are metadata of `rbd_info` in the pool's namespace without a name.
 fn profile(name: &str, place: &Where) -> Vec<(Where, Spec)> {
     let allow = |allow: Rwx| Spec { allow, class_read: allow.x, class_write: allow.x, class: None };
     let class_read = Spec { class_read: true, ..Spec::default() };
@@ -234,18 +237,19 @@ fn profile(name: &str, place: &Where) -> Vec<(Where, Spec)> {
         ..Spec::default()
     };
     let object = |prefix: &str, base: Where| Where { object_prefix: prefix.to_owned(), ..base };
-    let whole_pool = Where { pool: place.pool.clone(), ..Where::default() };
+    let nameless = || Where { pool: place.pool.clone(), namespace: Some(String::new()), ..Where::default() };
     match name {
         "read-only" => vec![(place.clone(), allow(Rwx::R))],
         "read-write" => vec![(place.clone(), allow(Rwx::RW))],
         "rbd" => vec![
+            (object("rbd_info", Where::default()), allow(Rwx::R)),
             (object("rbd_children", Where::default()), class_read.clone()),
             (object("rbd_mirroring", Where::default()), class_read),
-            (whole_pool, method("rbd", "metadata_list")),
+            (object("rbd_info", nameless()), method("rbd", "metadata_list")),
             (place.clone(), allow(Rwx::RWX)),
         ],
         "rbd-read-only" => vec![
-            (whole_pool, method("rbd", "metadata_list")),
+            (object("rbd_info", nameless()), method("rbd", "metadata_list")),
             (place.clone(), Spec { allow: Rwx::R, class_read: true, ..Spec::default() }),
             (object("rbd_header.", place.clone()), method("rbd", "child_attach")),
             (object("rbd_header.", place.clone()), method("rbd", "child_detach")),
