@@ -236,7 +236,7 @@ impl AuthDb {
         }))
     }
 
-    /// `auth add`: a new user, with the key of `keyring` if that is not empty. Tells whether anything changed: adding
+    /// `auth add`: a new user, with the key (and the capabilities, unjudged) of `keyring` if that is not empty. Tells whether anything changed: adding
     /// again what is there is no error.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl AuthDb {
             if !caps.is_empty() && !section.caps.is_empty() {
                 return Err(DbError::CapsTwice);
             }
-            validate_all(&section.caps)?;
+            bound_all(&section.caps)?;
             (Some(key), if caps.is_empty() { section.caps } else { caps })
         };
         if let Some(old) = self.users.get(entity) {
@@ -302,7 +302,7 @@ impl AuthDb {
         there
     }
 
-    /// `auth import`: all sections of a keyring, each with a key and capabilities; all or nothing.
+    /// `auth import`: all sections of a keyring, each with a key and capabilities, which are not judged; all or nothing.
     ///
     /// # Errors
     /// [`DbError::NoData`], [`DbError::Keyring`], [`DbError::NoCaps`], [`DbError::Caps`], [`DbError::Full`].
@@ -314,7 +314,7 @@ impl AuthDb {
         let mut users = Vec::with_capacity(sections.len());
         for (entity, section) in sections {
             let (Some(key), false) = (section.key, section.caps.is_empty()) else { return Err(DbError::NoCaps) };
-            validate_all(&section.caps)?;
+            bound_all(&section.caps)?;
             users.push((entity, User { key, pending_key: section.pending_key, caps: section.caps }));
         }
         let mut all = self.clone();
@@ -443,11 +443,11 @@ pub struct WeakKeys {
     pub detail: Vec<String>,
 }
 
-fn validate_all(caps: &CapsByService) -> Result<(), DbError> {
-    for (service, text) in caps {
-        caps::validate(service, text)?;
-    }
-    Ok(())
+/// Capabilities of a keyring are kept as they stand there, as Ceph keeps them: they come from another cluster or an older tool, say
+/// `caps mds = ""` or name a service that is not known, and one of them must not stop the users of the whole file. What cannot be read
+/// grants nothing when its user comes. Only their length is bounded.
+fn bound_all(caps: &CapsByService) -> Result<(), DbError> {
+    Ok(caps.values().try_for_each(|text| caps::bound(text))?)
 }
 
 /// One user as `auth get -f json` shows it.
@@ -577,6 +577,33 @@ mod tests {
         assert!(db.remove(&e) && !db.remove(&e));
         assert_eq!(db.require(&e).unwrap_err().to_string(), "failed to find client.e in keyring");
         assert_eq!(db.key(&e).unwrap_err().to_string(), "don't have client.e");
+    }
+
+    /// From another cluster or an old tool come capabilities that are empty, cannot be read, or are of no service: they are kept as they are.
+    #[test]
+    fn capabilities_of_a_keyring_are_kept_as_they_stand_there() {
+        let mut db = AuthDb::default();
+        let ring = format!(
+            "[client.a]\n\tkey = {KEY}\n\tcaps mds = \"\"\n\tcaps mon = \"allow r\"\n\
+             [client.b]\n\tkey = {KEY}\n\tcaps osd = \"allow rq\"\n\tcaps xyz = \"allow\"\n"
+        );
+        db.import(ring.as_bytes()).unwrap();
+        let caps = |db: &AuthDb, name: &str| user_json(&id(name), db.get(&id(name)).unwrap())["caps"].to_string();
+        assert_eq!(caps(&db, "client.a"), r#"{"mds":"","mon":"allow r"}"#);
+        assert_eq!(caps(&db, "client.b"), r#"{"osd":"allow rq","xyz":"allow"}"#);
+        // What was exported is imported again.
+        db.import(db.export_text().as_bytes()).unwrap();
+        assert_eq!(caps(&db, "client.b"), r#"{"osd":"allow rq","xyz":"allow"}"#);
+        let mut other = AuthDb::default();
+        for name in ["client.a", "client.b"] {
+            assert_eq!(other.add(&id(name), BTreeMap::new(), ring.as_bytes(), new_key(KeyType::Aes)), Ok(true));
+            assert_eq!(caps(&other, name), caps(&db, name));
+        }
+        db.set_caps(&id("client.b"), BTreeMap::new()).unwrap();
+        assert_eq!(caps(&db, "client.b"), "{}");
+        let long = format!("[client.c]\n\tkey = {KEY}\n\tcaps mon = \"{}\"\n", "r".repeat(caps::MAX_TEXT + 1));
+        assert_eq!(db.import(long.as_bytes()).unwrap_err().errno(), EINVAL);
+        assert!(db.get(&id("client.c")).is_none());
     }
 
     #[test]

@@ -77,6 +77,14 @@ pub fn validate(service: &str, text: &str) -> Result<(), CapsError> {
     }
 }
 
+/// Checks the length of a text alone, as where capabilities are kept unread.
+///
+/// # Errors
+/// [`CapsError::TooLong`].
+pub fn bound(text: &str) -> Result<(), CapsError> {
+    bounded("each", text)
+}
+
 /// Read, write, execute, and `*`, which is more than the three together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rwx {

@@ -27,6 +27,11 @@ impl Args {
         }
     }
 
+    /// True if the argument was given, be it as an empty list: a program that takes all capabilities from a user sends one.
+    fn is_given(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|v| !v.is_null())
+    }
+
     /// A text; numbers and lists are given as text, too.
     pub fn opt_str(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|v| !v.is_null()).map(text_of)
@@ -121,14 +126,14 @@ pub fn check(sig: &str, args: &Args) -> Result<(), Refusal> {
         let field = |key: &str| word.split(',').find_map(|p| p.strip_prefix(key)?.strip_prefix('='));
         let name = field("name").unwrap_or_default();
         let required = !field("req").is_some_and(|r| r.eq_ignore_ascii_case("false"));
+        let many = field("n").is_some();
         if !args.has(name) {
-            if required {
+            if required && !(many && args.is_given(name)) {
                 return Err((EINVAL, format!("missing required argument '{name}'")));
             }
             continue;
         }
         let bad = |what: &str| (EINVAL, format!("argument '{name}': '{}' is not {what}", args.str(name)));
-        let many = field("n").is_some();
         match field("type").unwrap_or_default() {
             "CephInt" if !many => {
                 let v = args.int(name).ok_or_else(|| bad("a whole number"))?;
@@ -180,6 +185,16 @@ mod tests {
         assert_eq!(verdict(r#"{"id": "x", "w": 1}"#), Err("osd id x is invalid".into()));
         assert_eq!(verdict(r#"{"id": 1, "w": 2}"#), Err("argument 'w': '2' is not in its range".into()));
         assert_eq!(verdict(r#"{"id": 1, "w": 1, "k": ["c"]}"#), Err("argument 'k': 'c' is not one of a, b".into()));
+    }
+
+    #[test]
+    fn an_empty_list_is_one_where_a_list_is_asked_for() {
+        let sig = "auth caps name=entity,type=CephString name=caps,type=CephString,n=N";
+        let verdict = |t: &str| check(sig, &args(t)).map_err(|e| e.1);
+        assert_eq!(verdict(r#"{"entity": "client.a", "caps": []}"#), Ok(()));
+        assert_eq!(verdict(r#"{"entity": "client.a"}"#), Err("missing required argument 'caps'".into()));
+        assert_eq!(verdict(r#"{"entity": "client.a", "caps": null}"#), Err("missing required argument 'caps'".into()));
+        assert_eq!(verdict(r#"{"entity": [], "caps": []}"#), Err("missing required argument 'entity'".into()));
     }
 
     #[test]
