@@ -62,13 +62,18 @@ impl OsdMap {
         }
         let all: BTreeSet<PgId> = self.pg_upmap.keys().chain(self.pg_upmap_items.keys()).copied().collect();
         let mut weights: BTreeMap<u8, BTreeMap<OsdId, f64>> = BTreeMap::new();
+        let mut below: BTreeMap<i32, BTreeSet<OsdId>> = BTreeMap::new();
+        let taken = self.pools.values().filter_map(|p| self.crush.rule(u32::from(p.crush_rule)));
+        for step in taken.flat_map(|r| &r.steps).filter(|s| s.op == step_op::TAKE && s.arg1 < 0) {
+            below.entry(step.arg1).or_insert_with(|| self.crush.osds_under(step.arg1).into_iter().collect());
+        }
         for pg in all {
             let Some(rule) = self.pool(pg.pool).map(|p| p.crush_rule) else {
                 self.drop_upmap(pg);
                 continue;
             };
             let weights = weights.entry(rule).or_insert_with(|| self.crush.rule_weights(u32::from(rule)));
-            if self.upmap_is_invalid(pg, weights) {
+            if self.upmap_is_invalid(pg, weights, &below) {
                 self.drop_upmap(pg);
             } else {
                 self.simplify_upmap(pg);
@@ -81,7 +86,13 @@ impl OsdMap {
         self.pg_upmap_items.remove(&pg);
     }
 
-    fn upmap_is_invalid(&self, pg: PgId, weights: &BTreeMap<OsdId, f64>) -> bool {
+    /// `weights`: of its rule's OSDs; `below`: the OSDs below each bucket that a rule takes.
+    fn upmap_is_invalid(
+        &self,
+        pg: PgId,
+        weights: &BTreeMap<OsdId, f64>,
+        below: &BTreeMap<i32, BTreeSet<OsdId>>,
+    ) -> bool {
         let Some(pool) = self.pool(pg.pool) else { return true };
         // A PG that is to be merged must lie where its target lies, and the other way round.
         let least = pool.pg_num_target.min(pool.pg_num_pending).min(pool.pg_num).max(1);
@@ -91,7 +102,46 @@ impl OsdMap {
         let set = self.pg_to_upmapped(pg);
         let real = || set.iter().copied().filter(|o| *o != OSD_NONE);
         let usable = |o: OsdId| weights.get(&o).is_some_and(|w| *w > 0.0) && self.weight(o) > 0;
-        !real().all(usable) || !self.fits_rule(pool, &real().collect::<Vec<_>>())
+        !real().all(usable)
+            || !self.fits_rule(pool, &real().collect::<Vec<_>>())
+            || !self.lies_where_taken(pool, &set, below)
+    }
+
+    /// Is each OSD, by its position, below what the rule takes for that position? What is taken is a bucket, or its shadow with the OSDs
+    /// of one class. Each `emit` counts on by as many as the steps since its `take` choose, as `CrushWrapper::verify_upmap` of
+    /// Ceph 16.2 does; a hole lies everywhere.
+    fn lies_where_taken(&self, pool: &super::PgPool, set: &[OsdId], below: &BTreeMap<i32, BTreeSet<OsdId>>) -> bool {
+        let Some(rule) = self.crush.rule(u32::from(pool.crush_rule)) else { return false };
+        let (mut taken, mut rest) = (0, set);
+        // By type; of two steps for one type the first counts.
+        let mut chosen: BTreeMap<i32, i64> = BTreeMap::new();
+        for s in &rule.steps {
+            match s.op {
+                step_op::TAKE => taken = s.arg1,
+                step_op::CHOOSELEAF_FIRSTN
+                | step_op::CHOOSELEAF_INDEP
+                | step_op::CHOOSE_FIRSTN
+                | step_op::CHOOSE_INDEP => {
+                    let wanted = i64::from(s.arg1) + if s.arg1 > 0 { 0 } else { i64::from(pool.size) };
+                    chosen.entry(s.arg2).or_insert(wanted);
+                }
+                step_op::EMIT => {
+                    if taken < 0 {
+                        let many = chosen.values().fold(1i64, |n, c| n.saturating_mul(*c)).max(0);
+                        let (here, after) = rest.split_at(rest.len().min(usize::try_from(many).unwrap_or(usize::MAX)));
+                        rest = after;
+                        let within = |o: OsdId| below.get(&taken).is_some_and(|osds| osds.contains(&o));
+                        if !here.iter().all(|o| *o == OSD_NONE || within(*o)) {
+                            return false;
+                        }
+                    }
+                    taken = 0;
+                    chosen.clear();
+                }
+                _ => {}
+            }
+        }
+        true
     }
 
     /// Are the OSDs in as many failure domains as the rule asks for?
@@ -225,6 +275,61 @@ mod tests {
         m.osd_weight[good.1 as usize] = 0;
         m.clean_upmaps();
         assert!(!m.pg_upmap_items.contains_key(&pg(0)));
+    }
+
+    /// The first copy is from one root (or class), the others from another: an exception must not lead out of them.
+    #[test]
+    fn upmaps_out_of_what_their_rule_takes_go_at_once_and_later() {
+        let plain = map();
+        let step = |op, arg1, arg2| spirula_crush::Step { op, arg1, arg2 };
+        let mut c = CrushMap::clone(&plain.crush);
+        let place = |root: &str, host: &str| {
+            [("root", root), ("host", host)].into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        };
+        for o in 6..8 {
+            c.insert(o, WEIGHT_IN, &format!("osd.{o}"), &place("near", &format!("n{o}"))).unwrap();
+        }
+        let (near, far) = (c.item_id("near").unwrap(), c.item_id("default").unwrap());
+        let rule = c.rules[0].as_mut().unwrap();
+        rule.steps = vec![
+            step(step_op::TAKE, near, 0),
+            step(step_op::CHOOSELEAF_FIRSTN, 1, 1),
+            step(step_op::EMIT, 0, 0),
+            step(step_op::TAKE, far, 0),
+            step(step_op::CHOOSELEAF_FIRSTN, -1, 1),
+            step(step_op::EMIT, 0, 0),
+        ];
+        let mut m = OsdMap { crush: Crush::new(c), ..plain };
+        let mut inc = Incremental::next(&m, UTime::ZERO);
+        for o in 6..8 {
+            inc.create_osd(&m, o, Uuid([1; 16]));
+            inc.set_weight(&m, o, WEIGHT_IN);
+            inc.mark_up(o, &OsdAddrs::default());
+        }
+        m.apply(&inc).unwrap();
+        let pg = |s| PgId::new(1, s);
+        let up = |m: &OsdMap, s| m.pg_to_up_acting(pg(s)).up;
+        let elsewhere = |m: &OsdMap, s| (0..6).find(|o| o / 2 != up(m, s)[1] / 2).unwrap();
+        assert!((0..8).all(|s| up(&m, s)[0] >= 6 && up(&m, s)[1] < 6));
+        let first = |m: &OsdMap, s| (up(m, s)[0], 13 - up(m, s)[0]);
+        let second = |m: &OsdMap, s| (up(m, s)[1], elsewhere(m, s));
+        let good = BTreeMap::from([(pg(0), vec![first(&m, 0)]), (pg(1), vec![second(&m, 1)])]);
+        m.pg_upmap_items = good.clone();
+        m.pg_upmap_items.insert(pg(2), vec![(up(&m, 2)[0], elsewhere(&m, 2))]);
+        m.pg_upmap_items.insert(pg(3), vec![(up(&m, 3)[1], first(&m, 3).1)]);
+        m.pg_upmap.insert(pg(4), vec![up(&m, 4)[1], up(&m, 4)[0]]);
+        m.pg_upmap.insert(pg(5), vec![first(&m, 5).1, up(&m, 5)[1]]);
+        m.clean_upmaps();
+        assert_eq!(m.pg_upmap_items, good);
+        assert_eq!(m.pg_upmap.keys().copied().collect::<Vec<_>>(), [pg(5)]);
+        // The host that the second copy was led to moves to the other root.
+        let to = good[&pg(1)][0].1;
+        let mut c = CrushMap::clone(&m.crush);
+        let near = [("root".to_owned(), "near".to_owned())].into_iter().collect();
+        c.move_item(&format!("h{}", to / 2), &near).unwrap();
+        m.crush = Crush::new(c);
+        m.clean_upmaps();
+        assert!(!m.pg_upmap_items.contains_key(&pg(1)));
     }
 
     #[test]
