@@ -70,10 +70,7 @@ const OSD: [OsdRow; 11] = [
             ("p/n/", &[READS, WRITES, CLASS_READS, CLASS_WRITES]),
         ],
     ),
-    (
-        "profile rbd-read-only",
-        &[("*/*/", &[READS, CLASS_READS]), ("*/*/rbd_header.", &["child_attach child_detach"])],
-    ),
+    ("profile rbd-read-only", &[("*/*/", &[READS, CLASS_READS]), ("*/*/rbd_header.", &["child_attach child_detach"])]),
     (
         "profile rbd-read-only pool=p",
         &[("p/*/", &[READS, CLASS_READS]), ("p/*/rbd_header.", &["child_attach child_detach"])],
@@ -106,7 +103,8 @@ fn profiles_at_osds_grant_what_cephs_grant_and_nothing_else() {
         let caps: OsdCaps = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
         for pool in ["p", "q"] {
             for namespace in ["", "n", "nn"] {
-                for object in ["rbd_info", "rbd_children", "rbd_mirroring", "rbd_header.1", "rbd_id.a", "rbd_data.1.0"] {
+                for object in ["rbd_info", "rbd_children", "rbd_mirroring", "rbd_header.1", "rbd_id.a", "rbd_data.1.0"]
+                {
                     for op in &OPS {
                         let class = op.call.map(|(class, method, kind)| ClassCall {
                             class,
@@ -187,7 +185,10 @@ const MON: [MonRow; 21] = [
     (
         "bootstrap-mds",
         &[("mon", "r"), ("osd", "r")],
-        &["mon getmap;", "auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow rwx;caps_mds=allow"],
+        &[
+            "mon getmap;",
+            "auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow rwx;caps_mds=allow",
+        ],
         &["auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow *;caps_mds=allow"],
     ),
     (
@@ -233,8 +234,7 @@ const MON: [MonRow; 21] = [
     ("nosuch", &[], &[], &[FENCE]),
 ];
 
-const SERVICES: [&str; 11] =
-    ["mon", "osd", "pg", "mds", "fs", "mgr", "log", "auth", "config", "config-key", "crash"];
+const SERVICES: [&str; 11] = ["mon", "osd", "pg", "mds", "fs", "mgr", "log", "auth", "config", "config-key", "crash"];
 
 fn args_of(words: &str) -> Args {
     words.split(';').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
