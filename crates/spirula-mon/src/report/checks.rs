@@ -46,6 +46,8 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     full_ratios(view, &mut out);
     pools(view, &mut out);
     few_osds(view, &mut out);
+    old_crush(view, &mut out);
+    never_out(view, &mut out);
     crashes(view, &mut out);
     users(view, &mut out);
     super::fs::checks(view, &mut out);
@@ -417,5 +419,32 @@ fn few_osds(view: &ClusterView<'_>, out: &mut Checks) {
     if u64::from(have) < wanted {
         let summary = format!("OSD count {have} < osd_pool_default_size {wanted}");
         add(out, "TOO_FEW_OSDS", Severity::Warning, summary, wanted - u64::from(have), Vec::new());
+    }
+}
+
+/// A CRUSH map that moves more data than it has to, for clients that nobody has any more.
+fn old_crush(view: &ClusterView<'_>, out: &mut Checks) {
+    let crush = &view.osdmap.crush;
+    let see = || vec!["see http://docs.ceph.com/docs/master/rados/operations/crush-map/#tunables".to_owned()];
+    let (has, least) = (crush.min_required_version(), view.mon_option("mon_crush_min_required_version"));
+    // By name, as Ceph compares them: releases are in the order of the alphabet.
+    if view.mon_option("mon_warn_on_legacy_crush_tunables") == "true" && has < least.as_str() {
+        let summary = format!("crush map has legacy tunables (require {has}, min is {least})");
+        add(out, "OLD_CRUSH_TUNABLES", Severity::Warning, summary, 0, see());
+    }
+    if view.mon_option("mon_warn_on_crush_straw_calc_version_zero") == "true" && crush.tunables.straw_calc_version == 0
+    {
+        let summary = "crush map has straw_calc_version=0".to_owned();
+        add(out, "OLD_CRUSH_STRAW_CALC_VERSION", Severity::Warning, summary, 0, see());
+    }
+}
+
+/// OSDs that are down stay in for ever, as with the flag `noout`, which nothing else would tell.
+fn never_out(view: &ClusterView<'_>, out: &mut Checks) {
+    let interval = view.mon_option("mon_osd_down_out_interval").parse::<f64>();
+    if view.mon_option("mon_warn_on_osd_down_out_interval_zero") == "true" && interval == Ok(0.0) {
+        let summary = format!("mon {} has mon_osd_down_out_interval set to 0", view.quorum.leader);
+        let detail = vec!["this has the same effect as the 'noout' flag".to_owned()];
+        warn(out, "OSD_NO_DOWN_OUT_INTERVAL", summary, detail);
     }
 }

@@ -196,6 +196,41 @@ fn detail(w: &World) -> String {
     health(&w.view(), true, Format::Plain)
 }
 
+/// Old tunables, an old way to make straws, and OSDs that are never marked out, with Ceph's words; and not when that is not wanted.
+#[test]
+fn old_crush_maps_and_osds_that_stay_in_for_ever_are_told_of() {
+    let mut w = small();
+    let told = |w: &World, code: &str| detail(w).lines().find(|l| l.contains(code)).map(str::to_owned);
+    let codes = ["OLD_CRUSH_TUNABLES", "OLD_CRUSH_STRAW_CALC_VERSION", "OSD_NO_DOWN_OUT_INTERVAL"];
+    assert!(codes.iter().all(|c| told(&w, c).is_none()), "{}", detail(&w));
+    let set = |w: &mut World, option: &str, value: &str| {
+        w.config.change(w.now, "", vec![("mon".to_owned(), option.to_owned(), Some(value.to_owned()))]);
+    };
+    let mut crush = spirula_crush::CrushMap::clone(&w.osdmap.crush);
+    crush.tunables.straw_calc_version = 0;
+    w.osdmap.crush = spirula_maps::Crush::new(crush);
+    assert_eq!(
+        told(&w, codes[1]).as_deref(),
+        Some("[WRN] OLD_CRUSH_STRAW_CALC_VERSION: crush map has straw_calc_version=0")
+    );
+    set(&mut w, "mon_warn_on_crush_straw_calc_version_zero", "false");
+    assert!(told(&w, codes[1]).is_none() && told(&w, codes[0]).is_none());
+    set(&mut w, "mon_crush_min_required_version", "luminous");
+    assert_eq!(
+        told(&w, codes[0]).as_deref(),
+        Some("[WRN] OLD_CRUSH_TUNABLES: crush map has legacy tunables (require jewel, min is luminous)")
+    );
+    set(&mut w, "mon_warn_on_legacy_crush_tunables", "false");
+    set(&mut w, "mon_osd_down_out_interval", "0");
+    assert!(told(&w, codes[0]).is_none());
+    assert_eq!(
+        told(&w, codes[2]).as_deref(),
+        Some("[WRN] OSD_NO_DOWN_OUT_INTERVAL: mon a has mon_osd_down_out_interval set to 0")
+    );
+    set(&mut w, "mon_warn_on_osd_down_out_interval_zero", "false");
+    assert!(told(&w, codes[2]).is_none());
+}
+
 /// A monitor's full disk is told of by its name, and a very full one is an error; one that is not in the quorum says nothing.
 #[test]
 fn monitors_with_little_room_are_named() {
