@@ -16,7 +16,7 @@ pub enum Kind {
     Uint,
     /// Whole number.
     Int,
-    /// Number of bytes, with an optional suffix (`64K`, `4M`, `1G`).
+    /// Number of bytes, with an optional suffix (`64K`, `4M`, `1Gi`).
     Size,
     /// Number.
     Float,
@@ -222,21 +222,25 @@ fn parse_count(v: &str) -> Option<i128> {
     number.parse::<i128>().ok()?.checked_mul(factor)
 }
 
-/// `64K`, `4M`, `4MiB`, `1G`… as bytes.
+/// `64K`, `4M`, `4Mi`, `4MiB`, `1G`… as bytes: every unit is a power of 1024, with an `i` or without, as Ceph takes sizes.
 pub fn parse_size(v: &str) -> Option<u64> {
     let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
     let (number, unit) = v.split_at(digits);
-    let shift = match unit.trim().to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        "P" => 50,
-        "E" => 60,
-        _ => return None,
+    let unit = unit.trim().to_ascii_uppercase();
+    let mut rest = unit.chars();
+    let shift = match rest.next() {
+        None => 0,
+        Some('B') if unit == "B" => 0,
+        Some('K') => 10,
+        Some('M') => 20,
+        Some('G') => 30,
+        Some('T') => 40,
+        Some('P') => 50,
+        Some('E') => 60,
+        Some(_) => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+    let known = shift == 0 || matches!(rest.as_str(), "" | "B" | "I" | "IB");
+    if known { number.parse::<u64>().ok()?.checked_mul(1 << shift) } else { None }
 }
 
 /// `90`, `5m`, `2h`, `1d`, `1w` as seconds.
@@ -750,6 +754,31 @@ mod tests {
         assert_eq!(find("mon_allow_pool_delete").unwrap().normalise("yes").unwrap(), "true");
         assert!(find("osd_max_backfills").unwrap().normalise("many").is_err());
         assert!(find("no_such_option").is_none());
+    }
+
+    /// Every option whose type is a size takes what Ceph takes, and is stored as bytes.
+    #[test]
+    fn sizes_are_taken_as_people_write_them() {
+        let units = [("", 1), ("B", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
+        for (unit, factor) in units {
+            for end in ["", "i", "iB"].into_iter().filter(|end| end.is_empty() || factor > 1) {
+                assert_eq!(parse_size(&format!("10{unit}{end}")), Some(10 * factor), "10{unit}{end}");
+            }
+        }
+        assert_eq!(parse_size("1Pi"), Some(1 << 50));
+        assert_eq!(parse_size("1Ei"), Some(1 << 60));
+        for bad in ["", "K", "Ki", "10i", "10Bi", "10Kx", "10KiBi", "10X", "-1", "1.5G", "16Ei"] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
+        let mut sizes = 0;
+        for option in known::all().iter().filter(|o| o.kind == Kind::Size) {
+            let bounds = known::facts(option.name).map(|f| (f.min, f.max)).unwrap_or_default();
+            if bounds == ("", "") {
+                assert_eq!(option.normalise("3Gi").as_deref(), Ok("3221225472"), "{}", option.name);
+                sizes += 1;
+            }
+        }
+        assert!(sizes > 50, "{sizes} options");
     }
 
     #[test]

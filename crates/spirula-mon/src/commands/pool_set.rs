@@ -36,6 +36,16 @@ pub(super) const SPECS: &[CommandSpec] = &[
 const FLAG_VARS: [&str; 7] =
     ["hashpspool", "nodelete", "nopgchange", "nosizechange", "write_fadvise_dontneed", "noscrub", "nodeep-scrub"];
 
+/// Options that are numbers of bytes: they are taken with units, the other numbers are not.
+const SIZE_VARS: [&str; 6] = [
+    "target_max_bytes",
+    "target_size_bytes",
+    "compression_max_blob_size",
+    "compression_min_blob_size",
+    "csum_max_block",
+    "csum_min_block",
+];
+
 /// A yes-or-no value as people write it.
 fn truth(v: &str) -> Option<bool> {
     match v {
@@ -60,7 +70,8 @@ pub(super) fn set_option(pool: &mut PgPool, name: &str, value: &str) -> Result<(
             "csum_type" => PoolOptValue::Int(csum_type(value).ok_or_else(|| bad("checksum type"))?),
             _ => {
                 let n = value.parse::<i64>().ok();
-                let n = n.or_else(|| crate::options::parse_size(value).and_then(|v| i64::try_from(v).ok()));
+                let size = || crate::options::parse_size(value).and_then(|v| i64::try_from(v).ok());
+                let n = n.or_else(|| SIZE_VARS.contains(&name).then(size).flatten());
                 PoolOptValue::Int(n.ok_or_else(|| bad("integer"))?)
             }
         },
@@ -451,4 +462,25 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         Ok(json_out(ctx, &Value::Object(out)))
     };
     settle(run())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_bytes_are_taken_with_units_and_other_numbers_without() {
+        let mut pool = PgPool::default();
+        for name in ["compression_max_blob_size", "compression_min_blob_size", "csum_min_block", "csum_max_block"] {
+            for (text, bytes) in [("4096", 4096), ("64K", 65_536), ("64Ki", 65_536), ("1Mi", 1 << 20)] {
+                assert_eq!(set_option(&mut pool, name, text), Ok(()), "{name} {text}");
+                let (key, _) = opts::lookup(name).expect("an option");
+                assert_eq!(pool.opts.0.get(&key), Some(&PoolOptValue::Int(bytes)), "{name} {text}");
+            }
+        }
+        assert!(set_option(&mut pool, "recovery_priority", "1").is_ok());
+        for (name, text) in [("recovery_priority", "0K"), ("pg_num_min", "1K"), ("csum_min_block", "4Kx")] {
+            assert_eq!(set_option(&mut pool, name, text).map_err(|e| e.0), Err(EINVAL), "{name} {text}");
+        }
+    }
 }
