@@ -3,8 +3,10 @@
 //! A section is `global`, a daemon type (`osd`, `client`, `client.rgw`), or one entity
 //! (`osd.3`), optionally with a mask (`osd/host:a`, `osd/class:ssd`). An entity's value is
 //! the most special one that applies: global, then type, then id; a masked value beats the
-//! plain one of the same section.
+//! plain one of the same section, and of several masked ones the nearest place wins
+//! (host, rack, root, by the numbers of their types), then a class. Source: `ConfigMap.cc` of Ceph 16.2.
 
+use spirula_crush::CrushMap;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,6 +62,37 @@ pub struct Traits<'a> {
     pub location: Option<&'a BTreeMap<String, String>>,
     /// Device class.
     pub class: Option<&'a str>,
+    /// The CRUSH map's types by number: the smaller, the nearer.
+    pub types: Option<&'a BTreeMap<i32, String>>,
+}
+
+impl<'a> Traits<'a> {
+    /// Those of an entity: an OSD (`osd.3`) is where it is in the tree; others are where their host is, if it is known and in the tree.
+    pub fn of(
+        crush: &'a CrushMap,
+        entity: &str,
+        hostname: &str,
+        place: &'a mut Option<BTreeMap<String, String>>,
+    ) -> Self {
+        let osd = entity.strip_prefix("osd.").and_then(|o| o.parse::<i32>().ok());
+        let host = || if hostname.is_empty() { None } else { crush.item_id(hostname) };
+        *place = osd.or_else(host).map(|id| crush.full_location(id));
+        Self { location: place.as_ref(), class: osd.and_then(|o| crush.class_of(o)), types: Some(&crush.type_names) }
+    }
+
+    /// How near the masks of a section are, less is nearer; `None` if one of them does not hold.
+    fn nearness(&self, section: &str) -> Option<i64> {
+        let mut nearest = i64::MAX;
+        for mask in section.split('/').skip(1) {
+            if !mask_applies(mask, *self) {
+                return None;
+            }
+            let kind = mask.split_once(':').map_or("", |(kind, _)| kind);
+            let number = self.types.and_then(|t| t.iter().find(|(_, name)| *name == kind)).map(|(n, _)| i64::from(*n));
+            nearest = nearest.min(number.unwrap_or(i64::MAX - 1));
+        }
+        Some(nearest)
+    }
 }
 
 impl ConfigDb {
@@ -101,8 +134,10 @@ impl ConfigDb {
             let plain = self.sections.get_key_value(&name).into_iter();
             let prefix = format!("{name}/");
             let masked = self.sections.range(prefix.clone()..).take_while(|(k, _)| k.starts_with(&prefix));
-            let masked = masked.filter(|(k, _)| k.split('/').skip(1).all(|m| mask_applies(m, traits)));
-            for (section, options) in plain.chain(masked) {
+            let mut here: Vec<_> = plain.chain(masked).filter_map(|(k, v)| Some((traits.nearness(k)?, k, v))).collect();
+            // The nearest last; of equally near ones the order of their names stays.
+            here.sort_by_key(|(near, ..)| std::cmp::Reverse(*near));
+            for (_, section, options) in here {
                 out.extend(options.iter().map(|(k, v)| (k.as_str(), (v.as_str(), section.as_str()))));
             }
         }
@@ -202,6 +237,55 @@ mod tests {
         let ssd = Traits { class: Some("ssd"), ..Traits::default() };
         assert_eq!(db.effective("osd.0", ssd)["a"], ("3", "osd/class:ssd"));
         assert_eq!(db.effective("osd.1", ssd)["a"].0, "4");
+    }
+
+    #[test]
+    fn of_several_masks_the_nearest_place_wins_and_every_place_over_a_class() {
+        let mut db = ConfigDb::default();
+        let types = [(0, "osd"), (1, "host"), (3, "rack"), (9, "datacenter"), (11, "root")];
+        let types = types.map(|(n, name)| (n, name.to_owned())).into();
+        let place = [("host", "hx"), ("rack", "r1"), ("datacenter", "aa"), ("root", "default")];
+        let place = place.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let at = Traits { location: Some(&place), class: Some("hdd"), types: Some(&types) };
+        for (who, value) in [
+            ("osd", "10"),
+            ("osd/class:hdd", "11"),
+            ("osd/root:default", "12"),
+            ("osd/datacenter:aa", "13"),
+            ("osd/rack:r1", "14"),
+            ("osd/host:hx", "15"),
+        ] {
+            set(&mut db, who, "a", value);
+            assert_eq!(db.effective("osd.0", at)["a"], (value, who));
+        }
+        set(&mut db, "osd/host:hy", "a", "16");
+        set(&mut db, "osd/class:ssd/host:hx", "a", "17");
+        assert_eq!(db.effective("osd.0", at)["a"].0, "15");
+        set(&mut db, "osd/class:hdd/host:hx", "b", "1");
+        set(&mut db, "osd/class:hdd", "b", "2");
+        assert_eq!(db.effective("osd.0", at)["b"].0, "1");
+        // A section that is more special wins, masked or not.
+        set(&mut db, "global/host:hx", "c", "1");
+        set(&mut db, "osd", "c", "2");
+        assert_eq!(db.effective("osd.0", at)["c"].0, "2");
+    }
+
+    #[test]
+    fn masks_by_place_hold_for_who_is_on_a_host_of_the_tree() {
+        let mut crush = CrushMap::new_default("host").unwrap();
+        let at = [("root", "default"), ("rack", "r1"), ("host", "h1")];
+        let at = at.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        crush.insert(0, 0x10000, "osd.0", &at).unwrap();
+        let mut db = ConfigDb::default();
+        set(&mut db, "global/rack:r1", "a", "7");
+        let of = |entity: &str, host: &str| {
+            let mut place = None;
+            db.effective(entity, Traits::of(&crush, entity, host, &mut place)).get("a").map(|(v, _)| (*v).to_owned())
+        };
+        assert_eq!(of("client.admin", "h1").as_deref(), Some("7"));
+        assert_eq!(of("osd.0", "elsewhere").as_deref(), Some("7"));
+        assert_eq!(of("client.admin", "h2"), None);
+        assert_eq!(of("client.admin", ""), None);
     }
 
     #[test]

@@ -207,11 +207,9 @@ impl Session {
 
     /// Options that differ from their defaults for this peer.
     pub fn effective_config(&self, state: &State) -> BTreeMap<String, String> {
-        let osd = (self.peer.kind == EntityType::Osd).then(|| self.peer.id.parse::<i32>().ok()).flatten();
-        let location = osd.map(|o| state.osdmap.crush.full_location(o));
-        let class = osd.and_then(|o| state.osdmap.crush.class_of(o));
-        let traits = Traits { location: location.as_ref(), class };
-        let set = state.config.effective(&self.peer.auth_name(), traits);
+        let (name, mut place) = (self.peer.auth_name(), None);
+        let traits = Traits::of(&state.osdmap.crush, &name, &self.hostname, &mut place);
+        let set = state.config.effective(&name, traits);
         let mut all: BTreeMap<String, String> =
             set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect();
         if self.peer.kind == EntityType::Client || self.peer.kind == EntityType::Mds {

@@ -276,10 +276,8 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((EINVAL, format!("unrecognized entity '{who}'")));
         }
         let state = &ctx.work.state;
-        let osd = who.strip_prefix("osd.").and_then(|o| o.parse::<i32>().ok());
-        let place = osd.map(|o| ctx.work.osd().crush.full_location(o));
-        let class = osd.and_then(|o| ctx.work.osd().crush.class_of(o));
-        let set = state.config.effective(&who, Traits { location: place.as_ref(), class });
+        let mut place = None;
+        let set = state.config.effective(&who, Traits::of(&state.osdmap.crush, &who, "", &mut place));
         let Some(key) = args.opt_str("key") else {
             let text = || table(set.iter().map(|(n, (v, s))| (*s, *n, *v)), false);
             let value = || {
