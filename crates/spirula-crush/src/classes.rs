@@ -43,13 +43,12 @@ impl CrushMap {
         Ok(id)
     }
 
-    /// Binds a device to a class. False if it was already.
+    /// Binds a device to a class, be it in the tree or not yet: it has the class when it comes there. False if it was already.
     ///
     /// # Errors
-    /// [`CrushError::ClassBound`] to another class, [`CrushError::NoSuchId`] for an item
-    /// without name, [`CrushError::BadName`].
+    /// [`CrushError::ClassBound`] to another class, [`CrushError::NoSuchId`] for a bucket, [`CrushError::BadName`].
     pub fn set_device_class(&mut self, osd: i32, class: &str) -> Result<bool, CrushError> {
-        if osd < 0 || !self.names.contains_key(&osd) {
+        if osd < 0 {
             return Err(CrushError::NoSuchId(osd));
         }
         match self.class_of(osd) {
@@ -65,12 +64,12 @@ impl CrushMap {
         })
     }
 
-    /// Takes the class from a device. False if it had none.
+    /// Takes the class from a device, be it in the tree or not. False if it had none.
     ///
     /// # Errors
-    /// [`CrushError::NoSuchId`] for an item without name.
+    /// [`CrushError::NoSuchId`] for a bucket.
     pub fn remove_device_class(&mut self, osd: i32) -> Result<bool, CrushError> {
-        if osd < 0 || !self.names.contains_key(&osd) {
+        if osd < 0 {
             return Err(CrushError::NoSuchId(osd));
         }
         self.transact(|m| {
@@ -218,5 +217,34 @@ impl CrushMap {
             args.insert(!id as u32, ChooseArg { weight_sets, ids: Vec::new() });
         }
         Ok(id)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail that way")]
+mod tests {
+    use super::*;
+
+    /// Tools set the class of an OSD before it is placed, so that no data come to it by the wrong one.
+    #[test]
+    fn a_device_that_is_not_in_the_tree_keeps_its_class_until_it_comes_there() {
+        let mut m = CrushMap::new_default("host").unwrap();
+        let at = |host: &str| [("root", "default"), ("host", host)].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        m.insert(1, 0x10000, "osd.1", &at("h1")).unwrap();
+        m.set_device_class(1, "ssd").unwrap();
+        assert_eq!(m.set_device_class(0, "ssd"), Ok(true));
+        assert_eq!(m.set_device_class(0, "ssd"), Ok(false));
+        assert_eq!(m.set_device_class(0, "hdd"), Err(CrushError::ClassBound { osd: 0, class: "ssd".into() }));
+        assert_eq!((m.class_of(0), m.classes()), (Some("ssd"), vec!["ssd"]));
+        m.check().unwrap();
+        assert_eq!(m.remove_device_class(0), Ok(true));
+        assert_eq!((m.remove_device_class(0), m.class_of(0)), (Ok(false), None));
+        m.set_device_class(0, "ssd").unwrap();
+        let bytes = spirula_encoding::to_vec(&m);
+        assert_eq!(spirula_encoding::from_slice::<CrushMap>(&bytes).unwrap(), m);
+        m.insert(0, 0x10000, "osd.0", &at("h0")).unwrap();
+        let shadow = m.item_id("default~ssd").unwrap();
+        assert_eq!((m.class_of(0), m.osds_under(shadow)), (Some("ssd"), vec![0, 1]));
+        assert!(m.set_device_class(-1, "ssd").is_err() && m.remove_device_class(-1).is_err());
     }
 }
