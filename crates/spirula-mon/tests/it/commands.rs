@@ -11,6 +11,35 @@ fn vector(name: &str) -> Vec<u8> {
     std::fs::read(format!("{VECTORS}/{name}")).expect(name)
 }
 
+/// Which answers in JSON end in a newline is looked up in what a real monitor's were.
+#[test]
+fn json_answers_end_as_those_of_the_real_monitor() {
+    let mut c = Cluster::up(3);
+    for (command, sample) in [
+        ("config-key ls", "config-key-ls"),
+        ("features", "features"),
+        ("fs dump", "fs-dump"),
+        ("fs ls", "fs-ls"),
+        ("mds stat", "mds-stat"),
+        ("mon dump", "mon-dump"),
+        ("mon stat", "mon-stat"),
+        ("osd crush rule dump", "osd-crush-rule-dump"),
+        ("osd crush tree", "osd-crush-tree"),
+        ("osd dump", "osd-dump"),
+        ("osd ls", "osd-ls"),
+        ("osd lspools", "osd-lspools"),
+        ("osd stat", "osd-stat"),
+        ("osd tree", "osd-tree"),
+        ("quorum_status", "quorum_status"),
+        ("versions", "versions"),
+    ] {
+        let ours = c.ok(&format!(r#"{{"prefix": "{command}", "format": "json"}}"#));
+        let theirs = vector(&format!("cli-output/{sample}.json"));
+        assert_eq!(ours.ends_with('\n'), theirs.ends_with(b"\n"), "{command}");
+        assert!(!ours.ends_with("\n\n"), "{command}");
+    }
+}
+
 /// The rs and r columns of `docs/protocol/mon.md`'s table, for state-changing commands.
 #[test]
 fn commands_answer_with_the_words_of_the_real_monitor() {
@@ -34,6 +63,11 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
             r#"{"prefix": "osd pool set-quota", "pool": "p1", "field": "max_objects", "val": "100000"}"#,
             0,
             "set-quota max_objects = 100000 for pool p1",
+        ),
+        (
+            r#"{"prefix": "osd pool set-quota", "pool": "p1", "field": "max_bytes", "val": "10Ki"}"#,
+            0,
+            "set-quota max_bytes = 10240 for pool p1",
         ),
         (r#"{"prefix": "osd pool rmsnap", "pool": "p3", "snap": "ps1"}"#, 0, "pool p3 snap ps1 does not exist"),
         (r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#, 0, ""),
