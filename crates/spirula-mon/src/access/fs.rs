@@ -2,7 +2,8 @@
 //!
 //! Whoever has only such sees no other file system: not in maps ([`crate::session`]), nor in what commands answer, since a command that
 //! only reads works on a map without the others ([`Mon::hide_from`]). What a command is to change is looked at before it goes to the
-//! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to, and the managers' commands know of no names.
+//! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to, and the managers' commands know of no names. `fs volume rm`
+//! is looked at all the same, though Ceph's manager serves it: it takes a file system away as `fs rm` does, and its pools.
 
 use super::{Access, Asker};
 use crate::commands::{Command, args::Args, fs, mds};
@@ -48,6 +49,9 @@ fn target(map: &FsMap, prefix: &str, args: &Args) -> Option<String> {
     if args.has("fs_name") {
         // What is not there is said to be so.
         return map.by_name(&args.str("fs_name")).map(|f| f.mds_map.fs_name.clone());
+    }
+    if args.has("vol_name") {
+        return map.by_name(&args.str("vol_name")).map(|f| f.mds_map.fs_name.clone());
     }
     let of_server = |gid: u64| map.mds_roles.get(&gid).map(|fscid| name(*fscid));
     if args.has("role") {

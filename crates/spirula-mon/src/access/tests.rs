@@ -431,6 +431,23 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
     assert_eq!(ruling(only_a, new), go, "as with Ceph");
 }
 
+/// `fs volume rm` takes a file system away, and its pools: it needs capabilities that name it, as `fs rm` and `fs fail` do.
+#[test]
+fn volumes_are_removed_by_whom_their_file_system_is_named_to() {
+    let state = with_file_systems();
+    let goes = |caps: &str, cmd: serde_json::Value| {
+        let caps = parsed(caps);
+        let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+        let ruling = decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, c.into_message(3));
+        matches!(ruling, Ok(Ruling::Go(_)))
+    };
+    let rm = |vol: &str| json!({"prefix": "fs volume rm", "vol_name": vol, "yes-i-really-mean-it": "--yes-i-really-mean-it"});
+    let only_a = "allow rw fsname=a";
+    assert!(!goes(only_a, json!({"prefix": "fs rm", "fs_name": "b", "yes_i_really_mean_it": true})));
+    assert!(goes(only_a, rm("a")));
+    assert!(!goes(only_a, rm("b")), "who may change a only removes b and its pools");
+}
+
 /// Whoever is let in by another monitor is shown what the table of users lets him see.
 #[test]
 fn commands_show_no_file_systems_that_the_asker_may_not_see() {
