@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Changes kept.
 const HISTORY: usize = 200;
+/// Bytes of the changes kept. The table is written with its history, as one value of one entry of the monitors' log: a history that
+/// outgrew an entry would keep every later change from being made.
+const HISTORY_BYTES: usize = 1 << 20;
 
 /// One option's change: the name with its section (`osd/osd_max_backfills`), old and new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,23 @@ pub struct Change {
     pub old: Option<String>,
     /// Value after, if it is set.
     pub new: Option<String>,
+}
+
+impl Change {
+    /// Section, with its masks, and option. Masks have a colon; the names of a module's options have slashes (`mgr/balancer/active`).
+    pub fn section_and_option(&self) -> Option<(&str, &str)> {
+        let (mut end, mut parts) = (0, self.name.split('/'));
+        end += parts.next()?.len();
+        for mask in parts.take_while(|part| part.contains(':')) {
+            end += 1 + mask.len();
+        }
+        Some((self.name.get(..end)?, self.name.get(end + 1..)?))
+    }
+
+    fn bytes(&self) -> usize {
+        let value = |v: &Option<String>| v.as_ref().map_or(0, String::len);
+        32 + self.name.len() + value(&self.old) + value(&self.new)
+    }
 }
 
 /// One commit of changes.
@@ -117,8 +137,12 @@ impl ConfigDb {
         }
         self.version += 1;
         self.history.push_back(ChangeSet { version: self.version, stamp, name: name.to_owned(), changes });
-        while self.history.len() > HISTORY {
-            self.history.pop_front();
+        let size = |set: &ChangeSet| 64 + set.name.len() + set.changes.iter().map(Change::bytes).sum::<usize>();
+        let mut bytes: usize = self.history.iter().map(size).sum();
+        // A single change may be too large to be remembered, too.
+        while self.history.len() > HISTORY || bytes > HISTORY_BYTES {
+            let Some(oldest) = self.history.pop_front() else { break };
+            bytes -= size(&oldest);
         }
     }
 
@@ -300,6 +324,38 @@ mod tests {
         assert!(db.sections.is_empty());
         let bytes = spirula_encoding::to_vec(&db);
         assert_eq!(spirula_encoding::from_slice::<ConfigDb>(&bytes).unwrap(), db);
+    }
+
+    /// The history is bounded in bytes, too, also where one change alone is larger than that.
+    #[test]
+    fn history_is_bounded_in_bytes() {
+        let mut db = ConfigDb::default();
+        for n in 0..HISTORY - 10 {
+            set(&mut db, "client", "a", &format!("{n:08}{}", "v".repeat(65_528)));
+        }
+        let bytes = spirula_encoding::to_vec(&db).len();
+        assert!(bytes < HISTORY_BYTES + (128 << 10), "{bytes}");
+        assert!(db.history.len() > 4, "those that fit are kept");
+        assert_eq!(db.history.back().unwrap().version, db.version);
+        let many = (0..40).map(|n| ("osd".into(), format!("o{n}"), Some("v".repeat(65_536)))).collect();
+        db.change(UTime::ZERO, "", many);
+        assert!(db.history.is_empty());
+        set(&mut db, "osd", "o1", "1");
+        assert_eq!(db.history.len(), 1);
+    }
+
+    #[test]
+    fn a_changes_name_is_section_masks_and_option() {
+        let of = |name: &str| {
+            let c = Change { name: name.into(), old: None, new: None };
+            c.section_and_option().map(|(s, o)| (s.to_owned(), o.to_owned()))
+        };
+        let is = |section: &str, option: &str| Some((section.to_owned(), option.to_owned()));
+        assert_eq!(of("osd/osd_max_backfills"), is("osd", "osd_max_backfills"));
+        assert_eq!(of("osd/class:ssd/host:a/x"), is("osd/class:ssd/host:a", "x"));
+        assert_eq!(of("mgr/mgr/balancer/active"), is("mgr", "mgr/balancer/active"));
+        assert_eq!(of("mgr.x/mgr/dashboard/server_addr"), is("mgr.x", "mgr/dashboard/server_addr"));
+        assert_eq!(of("osd"), None);
     }
 
     #[test]

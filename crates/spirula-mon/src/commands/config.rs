@@ -458,7 +458,7 @@ fn reset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     // Undone last to first; only the oldest value of each option counts.
     let mut edits: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
     for change in config.history.iter().rev().take_while(|h| h.version > num).flat_map(|h| &h.changes) {
-        if let Some((who, name)) = change.name.rsplit_once('/') {
+        if let Some((who, name)) = change.section_and_option() {
             edits.insert((who.to_owned(), name.to_owned()), change.old.clone());
         }
     }

@@ -551,3 +551,31 @@ fn the_audit_is_not_pushed_out_of_the_log() {
     again.ask(conn, MLog { version: 0, fsid: FSID, entries: vec![log_entry("cluster", "a", 1); 1000] });
     assert!(again.ok(audit).contains("osd_max_backfills"));
 }
+
+/// Options can be changed, and removed, however much was set before: the table and its history are one value of the log's entries.
+#[test]
+fn options_can_be_changed_whatever_was_set_before() {
+    let mut c = Cluster::up(1);
+    let set = |who: &str, name: &str, value: &str| {
+        json!({"prefix": "config set", "who": who, "name": name, "value": value}).to_string()
+    };
+    for n in 0..190 {
+        let value = format!("{n:08}{}", "v".repeat(65_528));
+        c.ok(&set("client.u", "rgw_dns_name", &value));
+    }
+    c.ok(&set("osd", "osd_max_backfills", "3"));
+    c.ok(r#"{"prefix": "config rm", "who": "client.u", "name": "rgw_dns_name"}"#);
+}
+
+/// An option of a manager's module has slashes in its name; what was changed of it is undone, too.
+#[test]
+fn a_reset_undoes_options_of_modules() {
+    let mut c = Cluster::up(1);
+    let before = c.json(r#"{"prefix": "config dump"}"#);
+    let log = c.json(r#"{"prefix": "config log", "num": 1}"#);
+    let version = log[0]["version"].as_u64().unwrap();
+    c.ok(r#"{"prefix": "config set", "who": "mgr", "name": "mgr/balancer/active", "value": "false"}"#);
+    assert_ne!(c.json(r#"{"prefix": "config dump"}"#), before);
+    c.ok(&json!({"prefix": "config reset", "num": version}).to_string());
+    assert_eq!(c.json(r#"{"prefix": "config dump"}"#), before);
+}
