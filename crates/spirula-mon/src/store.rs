@@ -11,6 +11,8 @@
 //! records is kept in the log's file ahead of them, and what would need more than there is is
 //! refused before anything is written ([`StoreError::NoRoom`]); it can be tried again.
 
+pub mod copy;
+
 use crate::image::{self, Identity, ImageError, Part, Stored};
 use rustix::fs::{FlockOperation, flock};
 use spirula_quorum::{HardState, MemberId, Persist, Snapshot};
@@ -72,6 +74,14 @@ pub enum StoreError {
         needed: u64,
         /// Bytes that are.
         available: u64,
+    },
+    /// A store that is in use changed whenever it was copied.
+    #[error("{path} changed during each of {tries} attempts to copy it; try again when less is changed")]
+    Busy {
+        /// The directory, of the first where there are several.
+        path: PathBuf,
+        /// How often it was tried.
+        tries: u32,
     },
     /// An earlier write or sync failed.
     #[error("the monitor's store failed earlier and takes no more writes")]

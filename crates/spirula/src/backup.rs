@@ -2,7 +2,9 @@
 //!
 //! The copy is a cluster's directory itself: `spirula up --dir COPY` runs it. Of a running cluster the OSDs
 //! are stopped cleanly while it is made, so that no store is copied half written and no two of
-//! different moments; clients wait, and monitors and managers go on. On file systems that share
+//! different moments; clients wait, and monitors and managers go on. Those of the monitors' stores that
+//! changed meanwhile are copied again, until all copies are of one moment ([`spirula_mon::copy_stores`]), and
+//! are verified before the copy is said to be made. On file systems that share
 //! blocks between files (XFS, btrfs) that takes moments. What makes a directory a cluster's
 //! (`cluster.json`) is written last: a copy that was cut short is none.
 
@@ -12,6 +14,7 @@ use crate::dir::{ClusterDir, write_durably};
 use anyhow::{Context, bail};
 use rustix::fs::SeekFrom;
 use serde_json::{Value, json};
+use spirula_mon::{MonStore, copy_stores};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -109,18 +112,23 @@ impl Copy {
         let mut bytes = 0;
         let entries = fs::read_dir(dir.path()).with_context(|| format!("look into {}", dir.path().display()))?;
         let mut names = entries.map(|e| Ok(e?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+        names.sort();
         // Stores before the monitors, which may know more than they do, never less.
-        names.sort_by_key(|n| n.to_string_lossy().starts_with("mon."));
+        let mut monitors = Vec::new();
         for name in names {
             let text = name.to_string_lossy();
             let (from, to) = (dir.join(&name), self.to.join(&name));
             let store = ["mon.", "osd.", "mgr."].iter().any(|k| text.starts_with(k)) && from.is_dir();
             if store {
                 bytes += copy_dir(&from, &to)?;
+                if MonStore::exists(&from) {
+                    monitors.push((from, to));
+                }
             } else if text.ends_with(".keyring") || text.starts_with("opened-") {
                 bytes += copy_file(&from, &to)?;
             }
         }
+        bytes += copy_stores(&monitors).context("copy the monitors' stores")?;
         let manifest = dir.join("cluster.json");
         let text = fs::read(&manifest).with_context(|| format!("read {}", manifest.display()))?;
         write_durably(&self.to.join("cluster.json"), &text, 0o644)?;
@@ -136,14 +144,14 @@ impl Copy {
     }
 }
 
-/// Copies the files of a store.
+/// Files of monitors' stores, which are in use: they are copied all at once.
+const OF_MONITORS: [&str; 2] = ["mon.log", "mon.snapshot"];
+
+/// Copies the files of a store, but for those of [`OF_MONITORS`].
 fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
     fs::create_dir(to).with_context(|| format!("make {}", to.display()))?;
     let entries = fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;
-    let mut names = entries.map(|e| Ok(e?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
-    // A monitor's log before its snapshot: that one may be replaced meanwhile, and then an older log
-    // goes with it, as after a crash between the two. Names sort so.
-    names.sort();
+    let names = entries.map(|e| Ok(e?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
     let mut bytes = 0;
     for name in names {
         let path = from.join(&name);
@@ -151,7 +159,8 @@ fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
             bail!("{} is a link to a device; carry that store with 'spirula store export'", path.display());
         }
         let text = name.to_string_lossy();
-        if path.is_file() && !text.ends_with(".lock") && !text.ends_with(".tmp") {
+        let elsewhere = text.ends_with(".lock") || text.ends_with(".tmp") || OF_MONITORS.contains(&text.as_ref());
+        if path.is_file() && !elsewhere {
             bytes += copy_file(&path, &to.join(&name))?;
         }
     }
