@@ -110,7 +110,7 @@ pub trait Object {
     /// [`version`](Self::version) a name that is given once.
     fn steps(&self) -> u32;
 
-    /// The newest snapshot that the object was written under; 0 for none.
+    /// The newest snapshot that the object was written under; 0 for none. A deleted object of which there are clones has one, too.
     ///
     /// # Errors
     /// ENOENT.

@@ -195,8 +195,12 @@ impl Object for Seen<'_, '_> {
 
     fn snap_seq(&mut self) -> Result<u64, Halt> {
         self.step(|v| {
-            v.must_exist()?;
-            Ok(v.object.base.snapset.seq)
+            // A deleted object with clones has a history, as in Ceph (`cls_get_snapset_seq`).
+            let history = &v.object.base.snapset;
+            if !v.object.live() && !(v.object.exists && !history.clones.is_empty()) {
+                return Err(Stop::Errno(errno::ENOENT));
+            }
+            Ok(history.seq)
         })
     }
 

@@ -6,14 +6,17 @@ use spirula_maps::SnapIntervals;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_types::{HObject, SNAP_DIR, SNAP_HEAD};
 
-/// What a request for `snapid` is shown of an object.
+/// What a request for `snapid` is shown of an object. A clone is not shown any more from the moment on at which the map
+/// says that its snapshot is removed. A head that was not changed since stays shown: whether a snapshot is still there is not
+/// asked for it, as in Ceph (`PrimaryLogPG::find_object_context`). Otherwise a rollback that races with the removal would take
+/// heads for objects that did not exist yet, and remove them.
 pub(crate) fn shown(state: &ObjectState, snapid: u64, removed: &SnapIntervals) -> At {
     if snapid == SNAP_HEAD || snapid == SNAP_DIR {
-        At::Head
-    } else if removed.contains(snapid) {
-        At::Nothing
-    } else {
-        state.snapset.at(snapid)
+        return At::Head;
+    }
+    match state.snapset.at(snapid) {
+        At::Clone(_) if removed.contains(snapid) => At::Nothing,
+        at => at,
     }
 }
 

@@ -499,3 +499,31 @@ proptest! {
         }
     }
 }
+
+/// librbd's deep copy (`rbd migration`) asks so whether an object, also a deleted one with clones, was written since. As a real Ceph 16.2.15
+/// answers.
+#[test]
+fn a_deleted_object_with_clones_has_its_newest_snapshot() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.run(&o, &[OsdOp::write_full(b("0123456789"))]);
+    x.under(context(3, &[3]), &o, &[OsdOp::delete()]);
+    assert_eq!(x.store.objects.len(), 2, "a clone and a whiteout");
+    let mut asks = |seq: u64, how: u8| {
+        let input = [&seq.to_le_bytes()[..], &[how]].concat();
+        x.under(context(3, &[3]), &o, &[OsdOp::call("rbd", "assert_snapc_seq", &input)]).result
+    };
+    let answers = [asks(3, 0), asks(3, 1), asks(4, 0), asks(4, 1), asks(2, 0), asks(2, 1)];
+    assert_eq!(answers, [-errno::ERANGE, 0, 0, -errno::ERANGE, -errno::ERANGE, 0]);
+}
+
+/// Ceph leaves it; and so do we as soon as the snapshot is purged.
+#[test]
+fn a_head_that_was_not_changed_since_is_not_deleted_by_a_rollback_to_a_removed_snapshot() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.run(&o, &[OsdOp::write_full(b("precious"))]);
+    x.removed = SnapIntervals::one(3);
+    assert_eq!(x.run(&o, &[OsdOp::rollback(3)]).result, 0);
+    assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("precious")));
+}
