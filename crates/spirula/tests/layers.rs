@@ -91,8 +91,8 @@ const WORLD: &[(&str, &str)] = &[
     ("spirula", "processes, files, the terminal"),
 ];
 
-/// The one file of a pure crate that does I/O: the monitor's store.
-const IMPURE: &[&str] = &["spirula-mon/src/store.rs"];
+/// The files of pure crates that do I/O: the monitor's store, and its copies.
+const IMPURE: &[&str] = &["spirula-mon/src/store.rs", "spirula-mon/src/store/copy.rs"];
 
 /// What pure sources do not contain.
 const WORLDLY: &[&str] = &[

@@ -197,7 +197,8 @@ impl Object for Seen<'_, '_> {
         self.step(|v| {
             // A deleted object with clones has a history, as in Ceph (`cls_get_snapset_seq`).
             let history = &v.object.base.snapset;
-            if !v.object.live() && !(v.object.exists && !history.clones.is_empty()) {
+            let known = v.object.live() || v.object.exists && !history.clones.is_empty();
+            if !known {
                 return Err(Stop::Errno(errno::ENOENT));
             }
             Ok(history.seq)
