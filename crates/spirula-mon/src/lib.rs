@@ -66,7 +66,7 @@ pub use quorum::GlobalIds;
 pub use quorum::Poison;
 pub use spirula_settings::options;
 pub use state::LoadError;
-pub use store::{MonStore, StoreError, copy::copy_stores};
+pub use store::{MonStore, StoreError, copy::STORE_FILES, copy::copy_stores};
 pub use time::Now;
 pub use txn::MonTxn;
 pub use view::ClusterView;

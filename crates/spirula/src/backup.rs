@@ -14,7 +14,7 @@ use crate::dir::{ClusterDir, write_durably};
 use anyhow::{Context, bail};
 use rustix::fs::SeekFrom;
 use serde_json::{Value, json};
-use spirula_mon::{MonStore, copy_stores};
+use spirula_mon::{MonStore, STORE_FILES, copy_stores};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -144,10 +144,7 @@ impl Copy {
     }
 }
 
-/// Files of monitors' stores, which are in use: they are copied all at once.
-const OF_MONITORS: [&str; 2] = ["mon.log", "mon.snapshot"];
-
-/// Copies the files of a store, but for those of [`OF_MONITORS`].
+/// Copies the files of a store, but for those of monitors ([`STORE_FILES`]), which are in use: they are copied all at once.
 fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
     fs::create_dir(to).with_context(|| format!("make {}", to.display()))?;
     let entries = fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;
@@ -159,7 +156,7 @@ fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
             bail!("{} is a link to a device; carry that store with 'spirula store export'", path.display());
         }
         let text = name.to_string_lossy();
-        let elsewhere = text.ends_with(".lock") || text.ends_with(".tmp") || OF_MONITORS.contains(&text.as_ref());
+        let elsewhere = text.ends_with(".lock") || text.ends_with(".tmp") || STORE_FILES.contains(&text.as_ref());
         if path.is_file() && !elsewhere {
             bytes += copy_file(&path, &to.join(&name))?;
         }

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// How often copies are begun before they are given up: monitors that change faster than they are copied each time.
 const TRIES: u32 = 200;
 
+/// The files of a store, in the order in which they are copied.
+pub const STORE_FILES: [&str; 2] = [LOG, SNAPSHOT];
+
 /// Copies the stores in directories that may be in use to directories that are there and hold none. Returns the bytes copied.
 ///
 /// # Errors
@@ -52,7 +55,7 @@ fn copy_with(stores: &[(PathBuf, PathBuf)], tries: u32, before: &mut dyn FnMut(&
     for _ in 0..tries {
         let mut sources = Vec::new();
         for (from, to) in stores {
-            for name in [LOG, SNAPSHOT] {
+            for name in STORE_FILES {
                 // A log may be missing of a store that was never opened. A snapshot that is missing is seen when the copy is verified.
                 sources.extend(Source::open(from.join(name))?.map(|source| (source, to.join(name))));
             }
