@@ -391,22 +391,25 @@ fn with_file_systems() -> State {
     state
 }
 
+/// What a user with these capabilities is answered to a command: 0 if it goes on.
+fn ruling(state: &State, caps: &str, cmd: &serde_json::Value) -> (i32, String) {
+    let caps = parsed(caps);
+    let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+    match decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), state, c.into_message(3)) {
+        Ok(Ruling::Go(_)) => (0, String::new()),
+        Ok(Ruling::Refused(Some(m))) => {
+            let ack = MMonCommandAck::from_message(&m).unwrap();
+            (ack.result, ack.status)
+        }
+        other => panic!("{:?}", other.is_ok()),
+    }
+}
+
 /// A command that changes a file system needs capabilities that name it, or none.
 #[test]
 fn file_systems_are_changed_by_whom_they_are_named_to() {
     let state = with_file_systems();
-    let ruling = |caps: &str, cmd: serde_json::Value| {
-        let caps = parsed(caps);
-        let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
-        match decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, c.into_message(3)) {
-            Ok(Ruling::Go(_)) => (0, String::new()),
-            Ok(Ruling::Refused(Some(m))) => {
-                let ack = MMonCommandAck::from_message(&m).unwrap();
-                (ack.result, ack.status)
-            }
-            other => panic!("{:?}", other.is_ok()),
-        }
-    };
+    let ruling = |caps: &str, cmd| ruling(&state, caps, &cmd);
     let go = (0, String::new());
     let set = |fs: &str| json!({"prefix": "fs set", "fs_name": fs, "var": "max_mds", "val": "2"});
     let only_a = "allow rw fsname=a";
@@ -435,12 +438,7 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
 #[test]
 fn volumes_are_removed_by_whom_their_file_system_is_named_to() {
     let state = with_file_systems();
-    let goes = |caps: &str, cmd: serde_json::Value| {
-        let caps = parsed(caps);
-        let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
-        let ruling = decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, c.into_message(3));
-        matches!(ruling, Ok(Ruling::Go(_)))
-    };
+    let goes = |caps: &str, cmd| ruling(&state, caps, &cmd).0 == 0;
     let rm = |vol: &str| json!({"prefix": "fs volume rm", "vol_name": vol, "yes-i-really-mean-it": "--yes-i-really-mean-it"});
     let only_a = "allow rw fsname=a";
     assert!(!goes(only_a, json!({"prefix": "fs rm", "fs_name": "b", "yes_i_really_mean_it": true})));
