@@ -236,8 +236,8 @@ impl AuthDb {
         }))
     }
 
-    /// `auth add`: a new user, with the key (and the capabilities, unjudged) of `keyring` if that is not empty. Tells whether anything changed: adding
-    /// again what is there is no error.
+    /// `auth add`: a new user, with the key (and the capabilities, which are not judged) of `keyring` if that is not empty.
+    /// Tells whether anything changed: adding again what is there is no error.
     ///
     /// # Errors
     /// [`DbError::Keyring`], [`DbError::NotInKeyring`], [`DbError::CapsTwice`], `Exists…`, [`DbError::Full`].
