@@ -27,10 +27,11 @@ fn is_above(s: &Statfs, ratio: f64) -> bool {
     s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64
 }
 
-/// The space when the copies hold the bytes that are due, and nothing old besides.
+/// The space when the copies hold the bytes that are due, and nothing old besides. In what is due, what clones share counts
+/// once: so it must in what is here, or each snapshot would pass for something old.
 fn when_whole(mut s: Statfs, due: u64) -> Statfs {
-    let old = u128::from(s.stored.saturating_sub(due));
-    let freed = old * u128::from(s.used) / u128::from(s.stored.max(1));
+    let old = u128::from(s.packed.saturating_sub(due));
+    let freed = old * u128::from(s.used) / u128::from(s.packed.max(1));
     s.available = s.total.min(s.available.saturating_add(u64::try_from(freed).unwrap_or(u64::MAX)));
     s
 }
@@ -157,12 +158,14 @@ mod tests {
 
     #[test]
     fn what_is_old_counts_as_free_when_a_copy_is_to_be_filled() {
-        let s = Statfs { total: 1000, available: 80, used: 600, stored: 500, ..Statfs::default() };
+        let s = Statfs { total: 1000, available: 80, used: 600, packed: 500, ..Statfs::default() };
         assert!(is_above(&s, 0.9));
         // Of 500 bytes 400 are old: they take 480 of the 600 that are used.
         assert_eq!(when_whole(s, 100).available, 560);
         // A copy that grows, or of which nothing is old, gives nothing.
         assert_eq!((when_whole(s, 500).available, when_whole(s, 900).available), (80, 80));
-        assert_eq!(when_whole(Statfs { stored: 0, ..s }, 0).available, 80);
+        assert_eq!(when_whole(Statfs { packed: 0, ..s }, 0).available, 80);
+        // A hundred clones that share what they hold are not old.
+        assert_eq!(when_whole(Statfs { stored: 50_000, ..s }, 500).available, 80);
     }
 }

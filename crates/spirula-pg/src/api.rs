@@ -567,6 +567,8 @@ pub struct PgConfig {
     pub primary_lag: u64,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
+    /// Objects share whole blocks of so many bytes: the store's.
+    pub share_block: u64,
     /// Objects compared at a time by a scrub; a deep one takes a quarter of that.
     pub scrub_chunk: usize,
     /// Objects deleted in one transaction.
@@ -714,6 +716,10 @@ pub enum Bug {
     RefusedKept,
     /// Requests of clients that were shut out while these waited are executed.
     FenceAtArrival,
+    /// What recovery copies shares nothing with its relatives.
+    SharesNothing,
+    /// A member takes ranges of whatever is there, also of another version.
+    SharesWithAny,
 }
 
 impl PgConfig {
@@ -771,6 +777,7 @@ impl Default for PgConfig {
             push_window: 8,
             primary_lag: 100,
             scan_objects: 256,
+            share_block: spirula_types::DIRTY_BLOCK,
             scrub_chunk: 16,
             remove_batch: 64,
             retry_ms: 3000,

@@ -5,12 +5,14 @@
 //! * *Ripe* is what waited so and whose map has come: it is taken one for each event, since what one submits the next must be able
 //!   to read.
 //! * *Parked* is a question for whose answer something is read. A new interval forgets it: its sender asks anew.
+//! * A *follower* is a push that was sent after a parked one of the same family (head and clones of one object), and may take ranges of
+//!   what that one brings: it is looked at again when that one was.
 
 use crate::api::{PeerMsg, PgEffect, ReadKey};
 use crate::core::PgCore;
 use crate::exec::Prefetch;
 use crate::pg::Cx;
-use spirula_messages::cluster::pg::CtlBody;
+use spirula_messages::cluster::pg::{CtlBody, PgTxn, TxnKind};
 use spirula_types::{Epoch, Peer};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,6 +25,7 @@ pub(crate) struct Mail {
     early: Vec<(Peer, PeerMsg)>,
     ripe: VecDeque<(Peer, PeerMsg)>,
     parked: BTreeMap<u64, (Peer, PeerMsg)>,
+    followers: Vec<(Peer, PeerMsg)>,
 }
 
 impl Mail {
@@ -79,8 +82,34 @@ impl Mail {
         self.parked.remove(&n)
     }
 
+    /// Keeps a push until those of its family that are parked were taken. False if none is.
+    pub fn follow(&mut self, from: Peer, push: &PgTxn) -> bool {
+        let Some((object, _)) = push.beside.first() else { return false };
+        let is_kin = |(f, m): &(Peer, PeerMsg)| {
+            let kin = |t: &PgTxn| t.beside.first().is_some_and(|(o, _)| o.is_of_same_object(object));
+            *f == from && matches!(m, PeerMsg::Txn(t) if t.kind == TxnKind::Push && kin(t))
+        };
+        let any = self.parked.values().chain(&self.followers).any(is_kin);
+        let msg = PeerMsg::Txn(push.clone());
+        if any && !self.followers.iter().any(|(f, m)| *f == from && *m == msg) {
+            self.followers.push((from, msg));
+        }
+        any
+    }
+
+    /// Those that follow what is taken now: they are to be [let go](Self::let_follow) afterwards.
+    pub fn take_followers(&mut self) -> Vec<(Peer, PeerMsg)> {
+        std::mem::take(&mut self.followers)
+    }
+
+    /// It is their turn.
+    pub fn let_follow(&mut self, followers: Vec<(Peer, PeerMsg)>) {
+        self.ripe.extend(followers);
+    }
+
     /// Nothing is read for peers' questions any more.
     pub fn forget_parked(&mut self) {
         self.parked.clear();
+        self.followers.clear();
     }
 }

@@ -12,13 +12,14 @@ use crate::missing::Missing;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
+use crate::recovery::share::{Family, Relative, Way};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
+    CopyCursor, CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
 };
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 impl Pg {
     pub(crate) fn on_ctl(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
@@ -39,6 +40,7 @@ impl Pg {
                 self.on_scanned(from, &start, objects, next, cx)
             }
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
+            CtlBody::PushRefused { seq } if leads => self.on_push_refused(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
             CtlBody::Rotten { object, version, offset } if leads => {
@@ -90,6 +92,7 @@ impl Pg {
             | CtlBody::ScanFailed { .. }
             | CtlBody::PullFailed { .. }
             | CtlBody::PushAck { .. }
+            | CtlBody::PushRefused { .. }
             | CtlBody::ProgressAck { .. }
             | CtlBody::Reserved { .. }
             | CtlBody::TooFull { .. }
@@ -133,10 +136,21 @@ impl Pg {
             TxnKind::Push if !cx.reader.takes_data(t.payload.len() as u64) => {
                 tracing::debug!(pg = %self.core.id, %from, "no room for a push");
             }
+            // Repeated while it is on its way to the disk: it has one answer.
+            TxnKind::Push if self.pushes.contains(&t.seq) => {}
+            TxnKind::Push if self.mail.follow(from, &t) => {}
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
-                // Repeated while it is on its way to the disk: it has one answer.
-                Ok(_) if self.pushes.contains(&t.seq) => {}
                 Ok(txn) => {
+                    if self.was_pushed(&t, &txn, cx) {
+                        // Its answer was lost, and what came since shares with it: it stays as it is.
+                        let ack = self.core.ctl(from, CtlBody::PushAck { seq: t.seq });
+                        return self.when_durable(After::Send(from, ack), cx);
+                    }
+                    match self.has_beside(&t.beside, cx) {
+                        Ok(true) => {}
+                        Ok(false) => return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx),
+                        Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
+                    }
                     self.pushes.insert(t.seq);
                     let after = After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
                     self.apply_piece(txn, t.next.is_none(), after, cx);
@@ -144,6 +158,14 @@ impl Pg {
                 Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "read push"),
             },
         }
+    }
+
+    /// Is what a push brings here already, made of what was beside it? (What replaces a bad copy takes nothing of others.)
+    fn was_pushed(&self, t: &PgTxn, txn: &Transaction, cx: &Cx<'_>) -> bool {
+        let here = |o: &HObject| {
+            !self.core.missing.contains(o) && self.stored_version(o, cx.reader).is_ok_and(|v| v == t.version)
+        };
+        t.version != EVersion::default() && !t.beside.is_empty() && txn.objects.iter().all(|u| here(&u.object))
     }
 
     /// Applies a piece of an object's copy, the last one or not. A missing object stays so until
@@ -204,7 +226,7 @@ impl Pg {
     }
 
     fn on_pull(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::Pull { seq, object, need, cursor, dirty, piece } = &ctl.body else { return };
+        let CtlBody::Pull { seq, object, need, cursor, dirty, piece, beside } = &ctl.body else { return };
         let failed = |has| CtlBody::PullFailed { seq: *seq, object: object.clone(), has };
         let nothing = EVersion::default();
         // What is to be copied must be the version wanted, whole.
@@ -223,8 +245,13 @@ impl Pg {
             let has = if self.core.missing.contains(object) { nothing } else { version };
             return self.core.send(from, failed(has), cx);
         }
-        match chunk(cx.reader, object, cursor, dirty, self.core.cfg.push_bytes.min(*piece)) {
-            Ok(Chunk { txn, next }) => {
+        let way = self.way_from(object, dirty, cursor, beside, cx);
+        let piece = way.and_then(|way| {
+            Ok((chunk(cx.reader, object, cursor, &way, self.core.cfg.push_bytes.min(*piece))?, way.beside()))
+        });
+        match piece {
+            Ok((Chunk { txn, next }, taken)) => {
+                let beside = if *cursor == CopyCursor::default() { taken } else { Vec::new() };
                 let (header, payload) = txn.split();
                 let t = PgTxn {
                     pg: self.core.id,
@@ -235,6 +262,7 @@ impl Pg {
                     version,
                     follows: EVersion::default(),
                     next,
+                    beside,
                     header: header.into(),
                     payload,
                 };
@@ -251,6 +279,30 @@ impl Pg {
                 self.core.send(from, failed(nothing), cx);
             }
         }
+    }
+
+    /// How an object is made at an OSD that lacks all of it and has these relatives.
+    fn way_from(
+        &self,
+        object: &HObject,
+        dirty: &Dirty,
+        cursor: &CopyCursor,
+        beside: &[Relative],
+        cx: &Cx<'_>,
+    ) -> Result<Way, ReadError> {
+        let plain = Way::plain(dirty.clone());
+        let head = object.to_head();
+        if *dirty != Dirty::All || beside.is_empty() || self.core.missing.contains(&head) {
+            return Ok(plain);
+        }
+        let Some(family) = Family::read(cx.reader, &head)? else { return Ok(plain) };
+        let relatives = family.relatives(object, |o| {
+            let Some((_, version)) = beside.iter().find(|(b, _)| b == o) else { return Ok(None) };
+            // Later pieces go on where the first has begun; what is said to be shared by now was shared then.
+            let same = *cursor != CopyCursor::default() || self.stored_version(o, cx.reader)? == *version;
+            Ok((same && !self.core.missing.contains(o)).then_some(*version))
+        })?;
+        Ok(family.way(object, &relatives, self.core.cfg.share_block))
     }
 
     /// Version of a stored object; zero if it is not there, or not whole.

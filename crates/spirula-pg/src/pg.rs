@@ -537,7 +537,9 @@ impl Pg {
 
     fn on_recovery_ready(&mut self, n: u64, cx: &mut Cx<'_>) {
         if let Some((from, msg)) = self.mail.unpark(n) {
+            let followers = self.mail.take_followers();
             self.on_peer(from, msg, cx);
+            self.mail.let_follow(followers);
         } else if self.pump_read == Some(n) {
             self.pump_read = None;
             if matches!(self.role, Role::Removing) {

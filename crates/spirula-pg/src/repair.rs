@@ -44,6 +44,11 @@ impl Repairs {
         if self.bad.is_empty() { None } else { self.bad.remove(&(object.clone(), osd)) }
     }
 
+    /// Was this copy found bad, and is not repaired yet?
+    pub fn is_bad(&self, object: &HObject, osd: Peer) -> bool {
+        !self.bad.is_empty() && self.bad.contains_key(&(object.clone(), osd))
+    }
+
     pub fn clear(&mut self) {
         self.bad.clear();
     }

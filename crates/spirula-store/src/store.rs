@@ -84,6 +84,8 @@ pub struct Statfs {
     pub kept: u64,
     /// Data in objects, without rounding.
     pub stored: u64,
+    /// The same, where what clones share counts once (and compressed data as what it was).
+    pub packed: u64,
     /// Number of objects.
     pub objects: u64,
     /// Omap, attributes, logs and maps in the metadata KV.
@@ -112,6 +114,13 @@ pub struct PoolSpace {
 }
 
 impl PoolSpace {
+    /// Data in objects, where what clones share counts once. Clones share whole blocks, and what is stored of small objects is less
+    /// than the blocks that they take: the lesser of both.
+    fn packed(&self) -> u64 {
+        let plain = self.allocated.saturating_sub(self.compressed_allocated);
+        self.stored.min(plain.saturating_add(self.compressed_original))
+    }
+
     fn fields(&self) -> [u64; 5] {
         [self.stored, self.allocated, self.compressed, self.compressed_allocated, self.compressed_original]
     }
@@ -573,6 +582,7 @@ impl Store {
             // The metadata may have grown between the two looks.
             kept: total.saturating_sub(offered + used + inside),
             stored: self.counters.stored,
+            packed: self.pools.values().map(PoolSpace::packed).sum(),
             objects: self.counters.objects,
             metadata: on_disk,
             journal: self.ring_size,

@@ -480,6 +480,9 @@ pub struct PgTxn {
     pub follows: EVersion,
     /// Of a pulled object: where to go on; `None` at its end.
     pub next: Option<CopyCursor>,
+    /// Of a piece of an object: heads or clones of the same object of which it takes ranges. It is taken only where these are
+    /// whole in these versions.
+    pub beside: Vec<(HObject, EVersion)>,
     /// First part of `Transaction::split`.
     pub header: Bytes,
     /// Second part of it.
@@ -488,12 +491,12 @@ pub struct PgTxn {
 
 impl Body for PgTxn {
     const KIND: u16 = 0x5340;
-    const VERSION: u16 = 5;
-    const COMPAT: u16 = 5;
+    const VERSION: u16 = 6;
+    const COMPAT: u16 = 6;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
         let mut o = Encoder::with_capacity(112 + self.header.len());
-        o.versioned(5, 5, |o| {
+        o.versioned(6, 6, |o| {
             o.put(&self.pg);
             o.put(&self.ends);
             o.u32(self.epoch);
@@ -507,6 +510,7 @@ impl Body for PgTxn {
             o.put(&self.version);
             o.put(&self.follows);
             put_opt(o, self.next.as_ref());
+            o.put(&self.beside);
             if self.header.len() <= HEADER_IN_FRONT {
                 o.put(&self.header);
                 o.u64(0);
@@ -524,8 +528,8 @@ impl Body for PgTxn {
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
-        Decoder::new(front).versioned("PgTxn", 5, |d, v| {
-            if v < 5 {
+        Decoder::new(front).versioned("PgTxn", 6, |d, v| {
+            if v < 6 {
                 return Err(DecodeError::Value { what: "PgTxn version", value: i64::from(v) });
             }
             let mut t = Self {
@@ -542,6 +546,7 @@ impl Body for PgTxn {
                 version: d.get()?,
                 follows: d.get()?,
                 next: get_opt(d)?,
+                beside: d.get()?,
                 header: {
                     // Shares the segment's memory.
                     let b = d.blob()?;
@@ -592,25 +597,25 @@ impl Decode for RepAck {
 }
 
 macro_rules! list_body {
-    ($(#[$doc:meta])* $name:ident($item:ty) = $kind:literal, $min:literal) => {
+    ($(#[$doc:meta])* $name:ident($item:ty) = $kind:literal, $version:literal, $min:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct $name(pub Vec<$item>);
 
         impl Body for $name {
             const KIND: u16 = $kind;
-            const VERSION: u16 = 3;
-            const COMPAT: u16 = 3;
+            const VERSION: u16 = $version;
+            const COMPAT: u16 = $version;
 
             fn segments(&self) -> (Vec<u8>, Bytes) {
                 let mut o = Encoder::with_capacity(16 + self.0.len() * 64);
-                o.versioned(3, 3, |o| o.list(&self.0, |o, v| o.put(v)));
+                o.versioned($version, $version, |o| o.list(&self.0, |o, v| o.put(v)));
                 (o.into_vec(), Bytes::new())
             }
 
             fn read(_version: u16, front: &Bytes, _data: &Bytes) -> Result<Self, DecodeError> {
-                Decoder::new(front).versioned(stringify!($name), 3, |d, v| {
-                    if v < 3 {
+                Decoder::new(front).versioned(stringify!($name), $version, |d, v| {
+                    if v < $version {
                         return Err(DecodeError::Value { what: stringify!($name), value: i64::from(v) });
                     }
                     Ok(Self(d.list($min, |d| d.get())?))
@@ -622,12 +627,12 @@ macro_rules! list_body {
 
 list_body! {
     /// Commits of replicated writes (type 0x5341).
-    PgAcks(RepAck) = 0x5341, 30
+    PgAcks(RepAck) = 0x5341, 3, 30
 }
 
 list_body! {
     /// Peering and recovery control (type 0x5342).
-    PgCtls(PgCtl) = 0x5342, 24
+    PgCtls(PgCtl) = 0x5342, 4, 24
 }
 
 /// Peering and recovery control of one PG.
@@ -763,6 +768,9 @@ pub enum CtlBody {
         dirty: Dirty,
         /// About so many bytes at a time.
         piece: u64,
+        /// Heads or clones of the same object that the asker has whole, with their versions: what the object shares with
+        /// them is not to be sent, but taken of them.
+        beside: Vec<(HObject, EVersion)>,
     },
     /// Answer to [`CtlBody::Pull`] and [`CtlBody::ReadShard`]: the object is not here whole in the version wanted.
     PullFailed {
@@ -772,6 +780,11 @@ pub enum CtlBody {
         object: HObject,
         /// The version that is here whole; zero if there is none, or it cannot be read.
         has: EVersion,
+    },
+    /// A push is not taken: not all that it takes ranges of ([`PgTxn::beside`]) is here in those versions.
+    PushRefused {
+        /// Its number.
+        seq: u64,
     },
     /// A push is durable.
     PushAck {
@@ -901,6 +914,7 @@ impl CtlBody {
             Self::HistoryAck { .. } => 24,
             Self::ReadShard { .. } => 25,
             Self::ScanFailed { .. } => 33,
+            Self::PushRefused { .. } => 34,
             Self::Gap { .. } => 26,
             Self::Released { .. } => 27,
             Self::RottenAck { .. } => 28,
@@ -910,7 +924,7 @@ impl CtlBody {
 
 impl Encode for PgCtl {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(4, 4, |o| {
+        out.versioned(5, 5, |o| {
             o.i64(self.pg.pool);
             o.u32(self.pg.seed);
             o.put(&self.ends);
@@ -960,13 +974,14 @@ impl Encode for PgCtl {
                     o.put(objects);
                     o.put(next);
                 }
-                CtlBody::Pull { seq, object, need, cursor, dirty, piece } => {
+                CtlBody::Pull { seq, object, need, cursor, dirty, piece, beside } => {
                     o.u64(*seq);
                     o.put(object);
                     o.put(need);
                     o.put(cursor);
                     o.put(dirty);
                     o.u64(*piece);
+                    o.put(beside);
                 }
                 CtlBody::PullFailed { seq, object, has } => {
                     o.u64(*seq);
@@ -976,6 +991,7 @@ impl Encode for PgCtl {
                 CtlBody::Activated { run: seq }
                 | CtlBody::HistoryAck { seq }
                 | CtlBody::PushAck { seq }
+                | CtlBody::PushRefused { seq }
                 | CtlBody::Reserved { seq }
                 | CtlBody::TooFull { seq }
                 | CtlBody::Release { seq }
@@ -1025,8 +1041,8 @@ impl Encode for PgCtl {
 
 impl Decode for PgCtl {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgCtl", 4, |d, v| {
-            if v < 4 {
+        d.versioned("PgCtl", 5, |d, v| {
+            if v < 5 {
                 return Err(DecodeError::Value { what: "PgCtl version", value: i64::from(v) });
             }
             let pg = PgId::new(d.get()?, d.get()?);
@@ -1060,6 +1076,7 @@ impl Decode for PgCtl {
                     cursor: d.get()?,
                     dirty: d.get()?,
                     piece: d.get()?,
+                    beside: d.get()?,
                 },
                 12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()?, has: d.get()? },
                 13 => CtlBody::PushAck { seq: d.get()? },
@@ -1082,6 +1099,7 @@ impl Decode for PgCtl {
                     length: d.get()?,
                     attrs: d.get()?,
                 },
+                34 => CtlBody::PushRefused { seq: d.get()? },
                 33 => CtlBody::ScanFailed { from: d.get()? },
                 26 => CtlBody::Gap { have: d.get()? },
                 27 => CtlBody::Released { seq: d.get()? },
@@ -1252,7 +1270,9 @@ mod tests {
                 cursor: CopyCursor { offset: 1, data_done: true, omap_from: "k".into() },
                 dirty: Dirty::Parts { data: vec![(4096, 8192)], omap: true },
                 piece: 1 << 20,
+                beside: vec![(o.clone(), EVersion::new(3, 5))],
             },
+            CtlBody::PushRefused { seq: 9 },
             CtlBody::PullFailed { seq: 4, object: o.clone(), has: EVersion::new(3, 4) },
             CtlBody::PushAck { seq: 9 },
             CtlBody::Progress { last_backfill: o.clone(), follows: EVersion::new(1, 1) },
@@ -1298,6 +1318,7 @@ mod tests {
             version: EVersion::new(5, 6),
             follows: EVersion::new(5, 5),
             next: Some(CopyCursor::default()),
+            beside: vec![(HObject::head(2, Bytes::new(), Bytes::new(), "o".into()), EVersion::new(5, 4))],
             header: "header".into(),
             payload: "payload".into(),
         };

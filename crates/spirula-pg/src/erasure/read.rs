@@ -310,6 +310,7 @@ impl Pg {
                     version,
                     follows: EVersion::default(),
                     next: None,
+                    beside: Vec::new(),
                     header,
                     payload,
                 };

@@ -73,7 +73,7 @@ impl Backfill {
     }
 
     pub fn is_under_way(&self, object: &HObject) -> bool {
-        self.under_way.iter().any(|(o, ..)| o == object)
+        self.under_way().any(|o| o == object)
     }
 
     pub fn landed(&mut self, object: &HObject) {
@@ -178,7 +178,8 @@ impl Pg {
         // Not while the object is on its way elsewhere: one recovery of an object at a time.
         let first = [b.mine.keys().next(), b.theirs.keys().next()].into_iter().flatten().min().cloned();
         let Role::Active(a) = &mut self.role else { return Ok(Did::Nothing) };
-        if first.is_some_and(|o| a.recovery.ops.contains_key(&o)) {
+        // Nor while a relative is, with which it shares what is alike.
+        if first.is_some_and(|o| a.recovery.ops.contains_key(&o) || a.recovery.family_busy(&o)) {
             return Ok(Did::Nothing);
         }
         let Some(b) = a.recovery.backfills.get_mut(&osd) else { return Ok(Did::Nothing) };

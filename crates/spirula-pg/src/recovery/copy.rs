@@ -1,5 +1,6 @@
 //! Pieces of an object's copy, as they travel between OSDs.
 
+use super::share::Way;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, OmapRange, Prefetch, ReadError};
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::CopyCursor;
@@ -26,8 +27,9 @@ fn ranges(dirty: &Dirty, size: u64) -> Vec<(u64, u64)> {
 }
 
 /// What the first piece does before it brings anything.
-fn begin(dirty: &Dirty, size: u64) -> Vec<ObjectOp> {
-    match dirty {
+fn begin(way: &Way, size: u64) -> Vec<ObjectOp> {
+    match &way.lacks {
+        _ if !way.taken.is_empty() => [ObjectOp::Remove, ObjectOp::Touch].into_iter().chain(way.ops()).collect(),
         Dirty::All => vec![ObjectOp::Remove, ObjectOp::Touch],
         Dirty::Parts { data, omap } => {
             let mut ops = Vec::new();
@@ -73,24 +75,26 @@ fn copy_range(
     Ok(())
 }
 
-/// Builds the piece of `object` at `cursor`, of about `max` bytes, for a copy that lacks what `dirty` says.
+/// Builds the piece of `object` at `cursor`, of about `max` bytes, for a copy that is made by this `way`.
 pub(crate) fn chunk(
     reader: &dyn ObjectReader,
     object: &HObject,
     cursor: &CopyCursor,
-    dirty: &Dirty,
+    way: &Way,
     max: u64,
 ) -> Result<Chunk, ReadError> {
+    let dirty = &way.lacks;
     let max = max.max(1);
     let one = |ops| Transaction { objects: vec![ObjectUpdate { object: object.clone(), ops }], meta: Vec::new() };
     let Some(attr) = reader.attr(object, INFO_ATTR)? else {
         return Ok(Chunk { txn: one(vec![ObjectOp::Remove]), next: None });
     };
     let info: ObjectInfo = from_slice(&attr).map_err(|_| ReadError::Io(errno::EIO))?;
-    let mut ops = if *cursor == CopyCursor::default() { begin(dirty, info.size) } else { Vec::new() };
+    let mut ops = if *cursor == CopyCursor::default() { begin(way, info.size) } else { Vec::new() };
     let (over, with_omap) = match dirty {
         Dirty::All => (false, true),
-        Dirty::Parts { omap, .. } => (true, *omap),
+        // Where ranges were taken of others, there is nothing between them yet.
+        Dirty::Parts { omap, .. } => (way.taken.is_empty(), *omap),
     };
     let mut at = cursor.clone();
     let mut left = max;
@@ -188,7 +192,7 @@ mod tests {
     fn copy(from: &MemStore, to: &mut MemStore, o: &HObject, dirty: &Dirty, max: u64) -> u64 {
         let (mut cursor, mut sent) = (CopyCursor::default(), 0);
         for _ in 0..1000 {
-            let Chunk { txn, next } = chunk(from, o, &cursor, dirty, max).unwrap();
+            let Chunk { txn, next } = chunk(from, o, &cursor, &Way::plain(dirty.clone()), max).unwrap();
             for op in txn.objects.iter().flat_map(|u| &u.ops) {
                 if let ObjectOp::Write { data, .. } = op {
                     sent += data.len() as u64;

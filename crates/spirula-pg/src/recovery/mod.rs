@@ -19,6 +19,7 @@ mod backfill;
 pub(crate) mod copy;
 mod lost;
 mod reserve;
+pub(crate) mod share;
 mod target;
 
 use crate::active::{Active, PeerState};
@@ -33,6 +34,7 @@ use crate::repeat::{Again, Repeat};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::Stage;
+use share::{Family, Relative, Way, relatives_here};
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
@@ -53,7 +55,9 @@ pub(crate) struct Recovery {
     demanded: VecDeque<HObject>,
     /// Objects that readers wait for, to be begun when our disk has room.
     short: BTreeSet<HObject>,
-    /// Objects whose next piece must be read.
+    /// Heads and clones to be begun when no relative is under way.
+    behind: BTreeSet<HObject>,
+    /// Objects whose next piece must be read, or asked for.
     resume: VecDeque<HObject>,
     /// Objects to be rebuilt once no write of them is under way.
     held: BTreeSet<HObject>,
@@ -84,6 +88,10 @@ pub(crate) struct Recovery {
     release_repeat: Repeat,
 }
 
+/// So many of the objects that nobody waits for are looked at for one that may begin.
+const TODO_LOOKS: usize = 256;
+/// Refusals by targets after which an object is sent whole.
+const REFUSED_MAX: u32 = 3;
 /// Objects of a kind that `pg query` shows.
 const SHOWN_MAX: usize = 64;
 /// Recovered PGs ask for their own acting sets at multiples of this, milliseconds.
@@ -98,6 +106,8 @@ struct RecOp {
     push: Option<Push>,
     /// Sources that failed.
     tried: BTreeSet<Peer>,
+    /// So often what it was to share was not at the target any more.
+    refused: u32,
     /// Of whatever is asked or sent now.
     repeat: Repeat,
 }
@@ -109,6 +119,8 @@ struct Pull {
     need: EVersion,
     /// What we lack of it; we have the rest.
     dirty: Dirty,
+    /// What we have beside it.
+    beside: Vec<Relative>,
     /// Where to go on when the present piece is durable; `None` after the last.
     next: Option<CopyCursor>,
     /// What was asked for, until the answer comes.
@@ -118,8 +130,8 @@ struct Pull {
 #[derive(Debug, Default)]
 struct Push {
     targets: Vec<Peer>,
-    /// What the targets lack of it.
-    dirty: Dirty,
+    /// How it is made, from the first piece on; before, what the targets lack of it.
+    way: Way,
     /// The piece to send next.
     cursor: CopyCursor,
     /// Who has not made the present piece durable.
@@ -130,6 +142,25 @@ struct Push {
     remove: bool,
     /// The present piece.
     sent: Option<PgTxn>,
+}
+
+impl RecOp {
+    /// Is all of it on its way to those who lack it?
+    fn is_sent(&self) -> bool {
+        self.push.as_ref().is_some_and(|p| p.sent.is_some() && !p.more)
+    }
+
+    /// Is it on its way to this target, whole?
+    fn is_sent_to(&self, osd: Peer) -> bool {
+        self.push.as_ref().is_some_and(|p| p.sent.is_some() && !p.more && !p.remove && p.targets.contains(&osd))
+    }
+}
+
+impl Push {
+    /// Is the first piece of a whole copy to be sent?
+    fn first(&self) -> bool {
+        !self.remove && self.sent.is_none() && self.cursor == CopyCursor::default() && self.way.lacks == Dirty::All
+    }
 }
 
 /// What a copy lacks of an object that it misses.
@@ -204,7 +235,7 @@ impl Recovery {
 
     /// Somebody waits for this object, or it must not wait.
     pub fn demand(&mut self, object: &HObject) {
-        if !self.ops.contains_key(object) && !self.unfound.contains(object) && !self.demanded.contains(object) {
+        if !self.works_on(object) {
             self.demanded.push_back(object.clone());
         }
     }
@@ -221,6 +252,14 @@ impl Recovery {
     /// The rebuilding of an object.
     pub fn rebuild(&mut self, object: &HObject) -> Option<&mut Rebuild> {
         self.ops.get_mut(object)?.rebuild.as_mut()
+    }
+
+    /// What a rebuilding was to share was not to be had: whose shards are to be made, in which version.
+    pub fn refuse_rebuild(&mut self, object: &HObject) -> Option<(Vec<Peer>, EVersion)> {
+        let op = self.ops.get_mut(object)?;
+        op.refused += 1;
+        let r = op.rebuild.take()?;
+        Some((r.targets, r.need))
     }
 
     /// Begins the rebuilding of an object.
@@ -270,6 +309,7 @@ impl Recovery {
         self.ops.remove(object);
         self.held.remove(object);
         self.unfound.insert(object.clone());
+        self.release_relatives(object);
     }
 
     /// A write changed an object (or removed it): what was listed of it is stale.
@@ -281,7 +321,32 @@ impl Recovery {
 
     /// Is an object unfound, or being recovered?
     pub fn works_on(&self, object: &HObject) -> bool {
-        self.unfound.contains(object) || self.ops.contains_key(object) || self.demanded.contains(object)
+        self.unfound.contains(object)
+            || self.ops.contains_key(object)
+            || self.behind.contains(object)
+            || self.demanded.contains(object)
+    }
+
+    /// Is a relative of this object under way, so that what they share could not be taken of it yet? What was sent whole comes
+    /// to its targets before anything that is sent now.
+    pub fn family_busy(&self, object: &HObject) -> bool {
+        let family = self.ops.range(object.family_start()..object.family_end());
+        family.into_iter().any(|(o, op)| o != object && !op.is_sent())
+    }
+
+    /// An object is not in the way of its relatives any more: the next of them begins.
+    fn release_relatives(&mut self, object: &HObject) {
+        let next = self.behind.range(object.family_start()..object.family_end()).next().cloned();
+        if let Some(next) = next {
+            self.behind.remove(&next);
+            self.demanded.push_front(next);
+        }
+    }
+
+    /// The next object of those that nobody waits for. Not one whose relative is under way, if there is another.
+    fn next_todo(&mut self) -> Option<HObject> {
+        let at = self.todo.iter().take(TODO_LOOKS).position(|o| !self.family_busy(o))?;
+        self.todo.remove(at)
     }
 
     /// Up to where the backfill of a member has come.
@@ -320,7 +385,7 @@ impl Pg {
             r.short.insert(object.clone());
             return true;
         }
-        if !r.ops.contains_key(object) && !r.unfound.contains(object) && !r.demanded.contains(object) {
+        if !r.works_on(object) {
             r.demanded.push_back(object.clone());
             self.pump(cx);
             // It may have been done at once (nobody to send to).
@@ -475,14 +540,12 @@ impl Pg {
             let window = self.core.cfg.push_window.max(1);
             let Some(a) = self.active_mut() else { return Ok(()) };
             let r = &mut a.recovery;
-            if let Some(o) = r.resume.pop_front_if(|o| r.ops.get(o).is_some_and(|op| op.rebuild.is_some())) {
-                self.rebuild_piece(&o, cx);
-                continue;
-            }
-            if let Some(o) = r.resume.front().cloned() {
-                self.push_piece(&o, cx)?;
-                if let Some(a) = self.active_mut() {
-                    a.recovery.resume.pop_front();
+            if let Some(o) = r.resume.pop_front() {
+                if let Err(what) = self.resume_object(&o, cx) {
+                    if let Some(a) = self.active_mut() {
+                        a.recovery.resume.push_front(o);
+                    }
+                    return Err(what);
                 }
                 continue;
             }
@@ -504,7 +567,7 @@ impl Pg {
                 if !self.backfill_step(cx)? {
                     return Ok(());
                 }
-            } else if let Some(o) = r.todo.pop_front() {
+            } else if let Some(o) = r.next_todo() {
                 r.turns -= 1;
                 self.start_object(&o, cx);
             } else {
@@ -513,23 +576,121 @@ impl Pg {
         }
     }
 
+    /// Goes on with an object under way: reads, asks for or sends the next piece.
+    fn resume_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+        let Some(op) = self.active().and_then(|a| a.recovery.ops.get(object)) else { return Ok(()) };
+        match op {
+            RecOp { rebuild: Some(_), .. } => self.rebuild_piece(object, cx),
+            RecOp { push: Some(_), .. } => self.push_piece(object, cx),
+            _ => self.pull_object(object, cx),
+        }
+    }
+
+    /// The head that comes before this clone: its history says what they share, so it must be here. And whoever has an older version of it gets
+    /// what differs, and the clone then shares with it.
+    fn head_first(&self, object: &HObject) -> Option<HObject> {
+        let (a, head) = (self.active()?, object.to_head());
+        if head == *object || a.recovery.unfound.contains(&head) {
+            return None;
+        }
+        let parts = |m: &Missing| m.get(&head).is_some_and(|i| lacks_of(i) != Dirty::All);
+        let older = a.peers.values().any(|p| p.missing.contains(object) && parts(&p.missing));
+        (self.core.missing.contains(&head) || older).then_some(head)
+    }
+
+    /// Who is to get an object: those who lack it by the log, and those whose backfill has come to it.
+    fn targets_of(&self, object: &HObject) -> Vec<Peer> {
+        let Some(a) = self.active() else { return Vec::new() };
+        let lack = a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o);
+        let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
+        lack.chain(filled).collect::<BTreeSet<Peer>>().into_iter().collect()
+    }
+
+    /// Is a relative whole at a member, or will it be when what is sent now comes?
+    fn is_at(a: &Active, osd: Peer, relative: &HObject) -> bool {
+        let r = &a.recovery;
+        if r.ops.get(relative).is_some_and(|op| op.is_sent_to(osd)) {
+            return true;
+        }
+        let reached = match r.backfills.get(&osd) {
+            Some(b) => *relative <= b.started && !b.is_under_way(relative),
+            None => a.peers.get(&osd).is_some_and(|p| *relative <= p.last_backfill),
+        };
+        reached && a.peers.get(&osd).is_some_and(|p| !p.missing.contains(relative))
+    }
+
+    /// The relatives of an object that are whole here and at all these members.
+    pub(crate) fn relatives_at(
+        &self,
+        family: &Family,
+        object: &HObject,
+        targets: &[Peer],
+        cx: &Cx<'_>,
+    ) -> Result<Vec<Relative>, ReadError> {
+        let Some(a) = self.active() else { return Ok(Vec::new()) };
+        let refused = a.recovery.ops.get(object).map_or(0, |op| op.refused);
+        if refused >= REFUSED_MAX
+            || planted!(self.core.cfg, SharesNothing)
+            || targets.iter().any(|t| self.repairs.is_bad(object, *t))
+        {
+            return Ok(Vec::new());
+        }
+        family.relatives(object, |o| {
+            let there = |t: &Peer| *t == self.core.me || Self::is_at(a, *t, o);
+            if self.core.missing.contains(o) || !targets.iter().all(there) {
+                return Ok(None);
+            }
+            let version = self.stored_version(o, cx.reader)?;
+            Ok((version != EVersion::default()).then_some(version))
+        })
+    }
+
+    /// The history of an object, if its head is here.
+    pub(crate) fn family_of(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<Family>, ReadError> {
+        let head = object.to_head();
+        if self.core.missing.contains(&head) { Ok(None) } else { Family::read(cx.reader, &head) }
+    }
+
+    /// How an object that all of these lack is made there. What cannot be read of its relatives is not shared.
+    fn way_to(&self, object: &HObject, targets: &[Peer], cx: &Cx<'_>) -> Result<Way, crate::exec::Prefetch> {
+        let way = || -> Result<Way, ReadError> {
+            let Some(family) = self.family_of(object, cx)? else { return Ok(Way::plain(Dirty::All)) };
+            let relatives = self.relatives_at(&family, object, targets, cx)?;
+            Ok(family.way(object, &relatives, self.core.cfg.share_block))
+        };
+        match way() {
+            Ok(way) => Ok(way),
+            Err(ReadError::NotReady(what)) => Err(what),
+            Err(_) => Ok(Way::plain(Dirty::All)),
+        }
+    }
+
     /// Begins the recovery of an object that somebody lacks.
     fn start_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let head = self.head_first(object);
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.ops.contains_key(object) {
             return;
+        }
+        if a.recovery.family_busy(object) {
+            a.recovery.behind.insert(object.clone());
+            return;
+        }
+        if let Some(head) = head
+            && !a.recovery.ops.contains_key(&head)
+        {
+            a.recovery.behind.insert(object.clone());
+            return self.start_object(&head, cx);
         }
         if self.core.me.shard >= 0 {
             return self.start_rebuild(object, cx);
         }
         if self.core.missing.contains(object) {
             a.recovery.ops.insert(object.clone(), RecOp::default());
-            self.pull_object(object, cx);
+            a.recovery.resume.push_back(object.clone());
         } else {
-            let targets: Vec<Peer> =
-                a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o).collect();
+            let targets = self.targets_of(object);
             if !targets.is_empty() {
-                a.recovery.ops.insert(object.clone(), RecOp::default());
                 self.push_object(object, targets, false);
             } else {
                 self.object_done(object, cx);
@@ -564,13 +725,14 @@ impl Pg {
     // ---- pulling ----
 
     /// Asks the next source for an object that we lack.
-    fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+    fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+        let beside = self.own_relatives(object, cx)?;
         let seq = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else { return Ok(()) };
         let piece = a.recovery.piece.unwrap_or(u64::MAX);
-        let Some(item) = self.core.missing.get(object) else { return };
+        let Some(item) = self.core.missing.get(object) else { return Ok(()) };
         let (need, dirty) = (item.need, lacks_of(item));
-        let Some(op) = a.recovery.ops.get_mut(object) else { return };
+        let Some(op) = a.recovery.ops.get_mut(object).filter(|op| op.pull.is_none()) else { return Ok(()) };
         let member = a.peers.iter().filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
         let stray = a.recovery.sources.iter().filter(|(_, m)| {
             let reaches = m.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
@@ -579,18 +741,56 @@ impl Pg {
         let from = member.map(|(o, _)| *o).chain(stray.map(|(o, _)| *o)).find(|o| !op.tried.contains(o));
         let Some(from) = from else {
             tracing::warn!(pg = %self.core.id, %object, %need, "object is unfound");
-            a.recovery.ops.remove(object);
-            a.recovery.unfound.insert(object.clone());
+            a.recovery.give_up(object);
             self.repairs.report_lost(&self.core, object, cx);
             cx.out.push(PgEffect::StateChanged);
             self.settled(cx);
-            return;
+            return Ok(());
         };
         let cursor = CopyCursor::default();
-        let body = CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty: dirty.clone(), piece };
-        op.pull = Some(Pull { from, seq, need, dirty, next: None, asked: Some(body.clone()) });
+        let body = CtlBody::Pull {
+            seq,
+            object: object.clone(),
+            need,
+            cursor,
+            dirty: dirty.clone(),
+            piece,
+            beside: beside.clone(),
+        };
+        op.pull = Some(Pull { from, seq, need, dirty, beside, next: None, asked: Some(body.clone()) });
         a.recovery.flights.insert(seq, object.clone());
         self.core.send(from, body, cx);
+        Ok(())
+    }
+
+    /// What is here beside an object that we lack all of.
+    fn own_relatives(&self, object: &HObject, cx: &Cx<'_>) -> Result<Vec<Relative>, crate::exec::Prefetch> {
+        let refused = self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
+        let all = self.core.missing.get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
+        if !all || refused >= REFUSED_MAX || self.repairs.is_bad(object, self.core.me) {
+            return Ok(Vec::new());
+        }
+        let version = |o: &HObject| self.stored_version(o, cx.reader);
+        match relatives_here(cx.reader, object, |o| self.core.missing.contains(o), version) {
+            Ok(near) => Ok(near),
+            Err(ReadError::NotReady(what)) => Err(what),
+            Err(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Are these whole here, in these versions?
+    pub(crate) fn has_beside(&self, beside: &[Relative], cx: &Cx<'_>) -> Result<bool, crate::exec::Prefetch> {
+        for (object, version) in beside {
+            if planted!(self.core.cfg, SharesWithAny) {
+                continue;
+            }
+            match self.stored_version(object, cx.reader) {
+                Ok(v) if v == *version && !self.core.missing.contains(object) => {}
+                Err(ReadError::NotReady(what)) => return Err(what),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
@@ -600,6 +800,22 @@ impl Pg {
         if pull.from != from || pull.seq != t.seq || pull.asked.is_none() {
             return;
         }
+        match self.has_beside(&t.beside, cx) {
+            Ok(true) => {}
+            Ok(false) => {
+                // They changed meanwhile: it is asked for anew.
+                let Some(a) = self.active_mut() else { return };
+                a.recovery.flights.remove(&t.seq);
+                if let Some(op) = a.recovery.ops.get_mut(&object) {
+                    (op.pull, op.refused) = (None, op.refused + 1);
+                    a.recovery.resume.push_back(object);
+                }
+                return self.pump(cx);
+            }
+            Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
+        }
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
         let txn = match Transaction::join(&t.header, &t.payload) {
             Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
             other => {
@@ -625,24 +841,22 @@ impl Pg {
         let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
         if let Some(cursor) = pull.next.take() {
             pull.seq = next_seq;
-            let (from, need, dirty) = (pull.from, pull.need, pull.dirty.clone());
+            let (from, need, dirty, beside) = (pull.from, pull.need, pull.dirty.clone(), pull.beside.clone());
             let piece = a.recovery.piece.unwrap_or(u64::MAX);
             a.recovery.flights.insert(next_seq, object.clone());
-            let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece };
+            let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece, beside };
             pull.asked = Some(body.clone());
             self.core.send(from, body, cx);
             return;
         }
         let from = pull.from;
         op.pull = None;
-        let mut targets: BTreeSet<Peer> =
-            a.peers.iter().filter(|(_, p)| p.missing.contains(&object)).map(|(o, _)| *o).collect();
-        targets.extend(a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(&object)).map(|(o, _)| *o));
         self.copy_repaired(&object, self.core.me, from, cx);
+        let targets = self.targets_of(&object);
         if targets.is_empty() {
             self.object_done(&object, cx);
         } else {
-            self.push_object(&object, targets.into_iter().collect(), false);
+            self.push_object(&object, targets, false);
         }
         self.pump(cx);
     }
@@ -681,7 +895,7 @@ impl Pg {
         } else if let Some(m) = a.recovery.sources.get_mut(&from) {
             m.missing.set(object.clone(), need, EVersion::default());
         }
-        self.pull_object(object, cx);
+        a.recovery.resume.push_back(object.clone());
         self.pump(cx);
     }
 
@@ -697,22 +911,33 @@ impl Pg {
             dirty.merge(&item.map_or(Dirty::All, lacks_of));
         }
         let op = a.recovery.ops.entry(object.clone()).or_default();
-        op.push = Some(Push { targets, dirty, remove, ..Push::default() });
+        op.push = Some(Push { targets, way: Way::plain(dirty), remove, ..Push::default() });
         a.recovery.resume.push_back(object.clone());
     }
 
     /// Sends the next piece of an object to all who get it.
     fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+        let push = |a: &Active| {
+            a.recovery.ops.get(object).and_then(|o| o.push.as_ref().map(|p| (p.first(), p.targets.clone())))
+        };
+        let Some((first, targets)) = self.active().and_then(push) else { return Ok(()) };
+        let way = if first { Some(self.way_to(object, &targets, cx)?) } else { None };
         let seq = self.core.seq();
         let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let version = self.stored_version(object, cx.reader).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
+        if push.sent.is_some() {
+            return Ok(());
+        }
+        push.way = way.unwrap_or_else(|| std::mem::take(&mut push.way));
+        let beside = if push.cursor == CopyCursor::default() { push.way.beside() } else { Vec::new() };
         let read = if push.remove {
             let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
             Ok(Chunk { txn: Transaction { objects: vec![update], meta: Vec::new() }, next: None })
         } else {
-            chunk(cx.reader, object, &push.cursor, &push.dirty, max)
+            chunk(cx.reader, object, &push.cursor, &push.way, max)
         };
         match read {
             Ok(Chunk { txn, next }) => {
@@ -723,9 +948,10 @@ impl Pg {
                     epoch: self.core.interval.since,
                     kind: TxnKind::Push,
                     seq,
-                    version: EVersion::default(),
+                    version: if next.is_none() { version } else { EVersion::default() },
                     follows,
                     next: next.clone(),
+                    beside,
                     header: header.into(),
                     payload,
                 };
@@ -748,6 +974,9 @@ impl Pg {
                     cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(PgTxn { ends, ..t.clone() })));
                 }
                 push.sent = Some(t);
+                if !push.more {
+                    a.recovery.release_relatives(object);
+                }
                 self.stat.recovered_bytes += bytes as i64;
                 cx.out.push(PgEffect::Recovered { objects: 0, bytes });
                 Ok(())
@@ -781,7 +1010,37 @@ impl Pg {
         }
         self.requests.forget_object(object);
         self.mark_unreadable(object.clone(), version, cx);
-        self.pull_object(object, cx);
+        if let Some(a) = self.active_mut() {
+            a.recovery.resume.push_back(object.clone());
+        }
+    }
+
+    /// A target has not all that an object was to share there any more: it is made anew, with what is there now.
+    pub(crate) fn on_push_refused(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
+        let Some(op) = a.recovery.ops.get_mut(&object) else { return };
+        let push = op.push.as_ref().is_some_and(|p| p.seq == seq && p.waiting.contains(&from));
+        let rebuild = op.rebuild.as_ref().is_some_and(|r| r.seq == seq && r.waiting.contains(&from));
+        if !push && !rebuild {
+            return;
+        }
+        tracing::debug!(pg = %self.core.id, %from, %object, "what a copy was to share is not there any more");
+        a.recovery.flights.remove(&seq);
+        let mut family = a.recovery.ops.range(object.family_start()..object.family_end());
+        if family.any(|(o, _)| *o != object) {
+            // That one may not have come: first it.
+            a.recovery.ops.remove(&object);
+            a.recovery.behind.insert(object);
+        } else if let Some(op) = a.recovery.ops.get_mut(&object) {
+            if let Some(p) = op.push.take() {
+                op.refused += 1;
+                self.push_object(&object, p.targets, p.remove);
+            } else if let Some((targets, need)) = a.recovery.refuse_rebuild(&object) {
+                self.rebuild_object(&object, targets, need);
+            }
+        }
+        self.pump(cx);
     }
 
     pub(crate) fn on_push_ack(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
@@ -824,6 +1083,7 @@ impl Pg {
             self.stat.recovered_objects += 1;
             cx.out.push(PgEffect::Recovered { objects: 1, bytes: 0 });
         }
+        a.recovery.release_relatives(object);
         self.run_recovered(object, cx);
         self.settled(cx);
     }
@@ -832,7 +1092,7 @@ impl Pg {
     pub(crate) fn settled(&mut self, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         let r = &a.recovery;
-        let idle = r.ops.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
+        let idle = r.ops.is_empty() && r.behind.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
         match r.stage {
             Stage::Running { backfill: false } if idle => self.begin_recovery(cx),
             Stage::Running { backfill: true } => {

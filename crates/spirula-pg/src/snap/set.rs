@@ -2,6 +2,7 @@
 
 use super::SnapContext;
 use crate::exec::{ObjectClone, SnapSet};
+use spirula_types::SNAP_HEAD;
 use spirula_types::transaction::ObjectOp;
 
 /// Ranges that are kept of an overlap. Beyond that the smallest is given up: saying that less is shared than is, is safe.
@@ -118,7 +119,7 @@ impl SnapSet {
     /// The head changes by these ops.
     pub fn head_changes(&mut self, ops: &[ObjectOp]) {
         let rolled = match ops.first() {
-            Some(ObjectOp::CloneFrom(clone)) => Some(self.shared_since(clone.snap)),
+            Some(ObjectOp::CloneFrom(clone)) => Some(self.shared(clone.snap, SNAP_HEAD)),
             _ => None,
         };
         let Some((newest, older)) = self.clones.split_last_mut() else { return };
@@ -140,9 +141,9 @@ impl SnapSet {
         bound(shared, RANGES_OF_ALL.saturating_sub(others).clamp(RANGES_OF_EACH, RANGES));
     }
 
-    /// What a clone shares with the head, by all between them.
-    fn shared_since(&self, id: u64) -> Ranges {
-        let mut later = self.clones.iter().filter(|c| c.id >= id).map(|c| &c.overlap);
+    /// What a clone shares with a newer one (or with the head), by all between them.
+    pub(crate) fn shared(&self, id: u64, newer: u64) -> Ranges {
+        let mut later = self.clones.iter().filter(|c| (id..newer).contains(&c.id)).map(|c| &c.overlap);
         let first = later.next().cloned().unwrap_or_default();
         later.fold(first, |all, next| intersection(&all, next))
     }

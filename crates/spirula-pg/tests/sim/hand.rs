@@ -18,6 +18,8 @@ pub struct Hand {
     pub patience: Patience,
     /// Which object.
     pub object: usize,
+    /// The snapshots of the context, newest first.
+    pub snaps: Vec<u64>,
     next: u64,
 }
 
@@ -25,7 +27,9 @@ impl Hand {
     /// Asks this member of the PG.
     pub fn new(w: World, member: Peer) -> Self {
         let id = SpgId::new(crate::scenarios::PG, member.shard);
-        Self { w, at: member.osd, id, patience: Patience::Endless, object: 0, next: 0 }
+        // Another may have asked before.
+        let next = w.told.range(900_000..).next_back().map_or(0, |(op, _)| op - 900_000);
+        Self { w, at: member.osd, id, patience: Patience::Endless, object: 0, snaps: Vec::new(), next }
     }
 
     /// The client that asks over this connection.
@@ -54,6 +58,7 @@ impl Hand {
         let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
         (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
+        (msg.snap_seq, msg.snaps) = (self.snaps.first().copied().unwrap_or(0), self.snaps.clone());
         let reqid = ReqId { name: Self::name(conn), tid: before.unwrap_or(op), inc: 0 };
         let (addrs, patience, timeouts) = (Arc::new(Self::addrs(conn)), self.patience, Timeouts::default());
         let request = ClientOp { id: op, conn, reqid, addrs, msg, patience, timeouts };

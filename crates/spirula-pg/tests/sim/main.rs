@@ -25,6 +25,7 @@ mod refused;
 mod removals;
 mod scenarios;
 mod shards;
+mod sharing;
 mod store;
 mod watches;
 mod world;

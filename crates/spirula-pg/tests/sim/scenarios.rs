@@ -51,6 +51,15 @@ pub fn active(w: &World) -> bool {
     node.epoch == map.epoch && node.pgs.get(&SpgId::whole(PG)).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
 }
 
+/// Does the PG's primary serve, whole or as a shard?
+pub fn active_at(w: &World, pg: PgId) -> bool {
+    let map = w.map();
+    let Some(first) = map.members(pg).first().copied().filter(|p| p.is_some()) else { return false };
+    let node = &w.nodes[first.osd as usize];
+    let pg = node.pgs.get(&SpgId::new(pg, first.shard));
+    node.epoch == map.epoch && pg.is_some_and(|p| p.state().0.has(PgState::ACTIVE))
+}
+
 pub fn until_active(w: &mut World) {
     for _ in 0..60_000 {
         if active(w) {

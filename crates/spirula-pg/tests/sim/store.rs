@@ -13,6 +13,9 @@ use spirula_types::{DIRTY_BLOCK, EVersion, HObject, PgId, SpgId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Objects share whole blocks of so many bytes. Clients' objects are small.
+pub const BLOCK: u64 = 8;
+
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Obj {
     pub data: Vec<u8>,
@@ -26,6 +29,9 @@ pub struct State {
     pub objects: BTreeMap<HObject, Obj>,
     pub meta: BTreeMap<Bytes, Bytes>,
     pub logs: BTreeMap<PgId, BTreeMap<EVersion, Bytes>>,
+    /// Of each object's blocks, which it is; zero: a hole. What is shared is the same for both.
+    pub blocks: BTreeMap<HObject, Vec<u64>>,
+    next_block: u64,
 }
 
 impl State {
@@ -60,13 +66,53 @@ impl State {
         }
     }
 
+    /// What an operation does to the blocks of an object.
+    fn apply_to_blocks(&mut self, object: &HObject, op: &ObjectOp) {
+        let (from, end, made) = match op {
+            ObjectOp::Remove => return drop(self.blocks.remove(object)),
+            ObjectOp::CloneFrom(from) => {
+                let same = self.blocks.get(from).cloned().unwrap_or_default();
+                return drop(self.blocks.insert(object.clone(), same));
+            }
+            ObjectOp::Write { offset, data } => (*offset, offset + data.len() as u64, None),
+            ObjectOp::CloneRange { from, offset, length, to } if offset == to => {
+                (*to, to + length, self.blocks.get(from).cloned())
+            }
+            ObjectOp::CloneRange { length, to, .. } => (*to, to + length, None),
+            ObjectOp::Zero { offset, length } => (*offset, offset + length, Some(Vec::new())),
+            ObjectOp::Truncate { size } => {
+                let last = size.div_ceil(BLOCK) as usize;
+                return self.blocks.entry(object.clone()).or_default().resize(last, 0);
+            }
+            _ => return,
+        };
+        let size = self.objects.get(object).map_or(0, |o| o.data.len() as u64);
+        let mine = self.blocks.entry(object.clone()).or_default();
+        mine.resize(mine.len().max(end.div_ceil(BLOCK) as usize), 0);
+        for n in from / BLOCK..end.div_ceil(BLOCK) {
+            let whole = from <= n * BLOCK && (end >= (n + 1) * BLOCK || end >= size);
+            mine[n as usize] = match &made {
+                Some(made) if whole => made.get(n as usize).copied().unwrap_or(0),
+                _ => {
+                    self.next_block += 1;
+                    self.next_block
+                }
+            };
+        }
+    }
+
     fn apply_op(&mut self, object: &HObject, op: &ObjectOp) {
+        self.apply_to_blocks(object, op);
         if let ObjectOp::Remove = op {
             self.objects.remove(object);
             return;
         }
         let from = match op {
             ObjectOp::CloneFrom(from) => self.objects.get(from).cloned(),
+            ObjectOp::CloneRange { from, .. } => {
+                let source = self.objects.get(from).cloned();
+                Some(source.unwrap_or_else(|| panic!("{object} takes a range of {from}, which is not here")))
+            }
             _ => None,
         };
         let o = self.objects.entry(object.clone()).or_default();
@@ -100,7 +146,16 @@ impl State {
             ObjectOp::OmapSetHeader(h) => o.header = h.clone(),
             ObjectOp::AllocHint(_) => {}
             ObjectOp::CloneFrom(_) => *o = from.unwrap_or_default(),
-            ObjectOp::CloneRange { .. } => unreachable!("nobody clones ranges yet"),
+            ObjectOp::CloneRange { offset, length, to, .. } => {
+                let source = from.unwrap_or_default().data;
+                let mut part: Vec<u8> = source.into_iter().skip(*offset as usize).take(*length as usize).collect();
+                part.resize(*length as usize, 0);
+                let end = *to as usize + part.len();
+                if o.data.len() < end {
+                    o.data.resize(end, 0);
+                }
+                o.data[*to as usize..end].copy_from_slice(&part);
+            }
         }
     }
 }
@@ -126,12 +181,15 @@ impl Store {
     /// The object whose damage forbids to apply this: a write must be merged with it.
     pub fn refuses(&self, t: &Transaction) -> Option<HObject> {
         let replaces = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Remove));
-        // What covers whole blocks is merged with nothing; behind the object's end there is nothing.
+        // What covers whole blocks is merged with nothing; behind the object's end there is nothing. Recovery brings whole blocks, which
+        // are small here.
+        let logged = t.meta.iter().any(|m| matches!(m, MetaOp::LogAppend { .. }));
+        let block = if logged { DIRTY_BLOCK } else { BLOCK };
         let parts = |object: &HObject, op: &ObjectOp| match op {
             ObjectOp::Write { offset, data } => {
                 let end = offset + data.len() as u64;
                 let size = self.applied.objects.get(object).map_or(0, |o| o.data.len() as u64);
-                !offset.is_multiple_of(DIRTY_BLOCK) || (!end.is_multiple_of(DIRTY_BLOCK) && end < size)
+                !offset.is_multiple_of(block) || (!end.is_multiple_of(block) && end < size)
             }
             _ => false,
         };
@@ -148,6 +206,8 @@ impl Store {
                 let bad = match op {
                     ObjectOp::Remove => false,
                     ObjectOp::CloneFrom(from) => self.rotten.contains(from),
+                    // What is there already may be as bad as it was.
+                    ObjectOp::CloneRange { from, .. } if self.rotten.contains(from) => true,
                     _ => continue,
                 };
                 if bad {

@@ -1,7 +1,7 @@
 //! Monitor, OSDs, network and clients in one thread, driven by one seed.
 
 use crate::client::{Client, Target};
-use crate::store::Store;
+use crate::store::{BLOCK, Store};
 use spirula_encoding::{UTime, from_slice};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_messages::Body;
@@ -455,6 +455,7 @@ impl World {
         cfg.push_window = 1 + rng.below(4);
         cfg.primary_lag = 2 * cfg.push_window as u64;
         cfg.scan_objects = 1 + rng.below(4);
+        cfg.share_block = BLOCK;
         cfg.scrub_chunk = 1 + seed as usize % 6;
         cfg.remove_batch = 1 + rng.below(3);
         let pace = Pace::new(&mut rng);

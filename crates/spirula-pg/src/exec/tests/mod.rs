@@ -61,6 +61,13 @@ impl MemStore {
                 self.objects.insert(o.clone(), copy);
                 continue;
             }
+            if let ObjectOp::CloneRange { from, offset, length, to } = op {
+                let source = &self.objects.get(from).expect("what is cloned is there").data;
+                let mut data: Vec<u8> = source.iter().skip(*offset as usize).take(*length as usize).copied().collect();
+                data.resize(*length as usize, 0);
+                self.apply(o, &[ObjectOp::Write { offset: *to, data: data.into() }]);
+                continue;
+            }
             let s = self.objects.entry(o.clone()).or_default();
             match op {
                 ObjectOp::Touch | ObjectOp::Remove => {}
@@ -94,7 +101,7 @@ impl MemStore {
                 }
                 ObjectOp::OmapSetHeader(h) => s.header = h.clone(),
                 ObjectOp::AllocHint(_) => {}
-                ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => panic!("no vector clones ranges"),
+                ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => unreachable!("done above"),
             }
         }
     }

@@ -1,0 +1,154 @@
+//! Clones share with their neighbours, and with the head, what did not change between them: where they were made, and also at members that
+//! got them by recovery or by a backfill.
+
+use crate::client::object;
+use crate::hand::Hand;
+use crate::planted::fails_with;
+use crate::scenarios::{PG, run, stop};
+use crate::store::BLOCK;
+use crate::world::World;
+use crate::{clean, settle, verify};
+use bytes::Bytes;
+use spirula_messages::ceph::op::OsdOp;
+use spirula_pg::Bug;
+use spirula_pg::shard::store_object;
+use spirula_types::{DIRTY_BLOCK, HObject, OSD_NONE, OsdId, Peer};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Bytes of the object, which no client knows of.
+const SIZE: u64 = 8 * DIRTY_BLOCK;
+const OBJECT: usize = 70;
+/// More blocks differ than changed.
+const TWICE: &str = "blocks of its own";
+
+/// A calm cluster with one PG; `k` and `m` of an erasure-coded pool.
+fn cluster(seed: u64, code: Option<(usize, usize)>, bug: Option<Bug>) -> World {
+    let size = code.map_or(3, |(k, m)| k + m);
+    let mut w = World::new(seed, size + 2, size, 1, 3);
+    bug.into_iter().for_each(|b| w.plant(b));
+    if let Some((k, m)) = code {
+        let map = w.maps.last_mut().unwrap();
+        (map.ec, map.min_size) = (Some((k, m)), k);
+    }
+    // A piece of a few bytes for each step would take all day.
+    let cfg = Arc::make_mut(&mut w.cfg);
+    cfg.push_bytes = cfg.push_bytes.max(2 * DIRTY_BLOCK);
+    w.pace = w.pace.calm();
+    w.scrubs = false;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (2, 2, 50, 0);
+    (0..size as OsdId + 2).for_each(|id| w.start(id));
+    run(&mut w, 3000);
+    w
+}
+
+/// Lets the members come together, and whoever recovers finish.
+fn rest(w: &mut World) -> Result<(), String> {
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    for _ in 0..60_000 {
+        w.step();
+        if w.step_is_round() && w.clients.iter().all(|c| c.idle()) && clean(w).is_ok() {
+            break;
+        }
+    }
+    clean(w)
+}
+
+/// Writes under so many snapshots more; `made` are there. Each changes one block of those of which is noted whether they changed.
+fn write(w: World, made: &mut u64, more: u64) -> Result<World, String> {
+    let first = w.map().members(PG)[0];
+    let mut hand = Hand::new(w, first);
+    hand.object = OBJECT;
+    if *made == 0 {
+        let data: Vec<u8> = (0..SIZE).map(|n| (n % 251) as u8 + 1).collect();
+        let op = hand.send(1, OsdOp::write_full(Bytes::from(data)));
+        hand.answer(op)?;
+    }
+    for seq in *made + 1..=*made + more {
+        hand.snaps = (1..=seq).rev().collect();
+        let data = vec![seq as u8 | 128; DIRTY_BLOCK as usize];
+        let op = hand.send(1, OsdOp::write(DIRTY_BLOCK * (seq - 1), Bytes::from(data)));
+        hand.answer(op)?;
+    }
+    *made += more;
+    Ok(hand.w)
+}
+
+/// No member has more blocks than a head and what has changed since each snapshot.
+fn shared(w: &World, clones: u64, when: &str) -> Result<(), String> {
+    let map = w.map();
+    let due = (SIZE + clones * DIRTY_BLOCK) / map.ec.map_or(1, |(k, _)| k as u64) / BLOCK;
+    for Peer { osd, shard } in map.members(PG).into_iter().filter(|p| p.osd != OSD_NONE) {
+        let head = store_object(&object(OBJECT), shard);
+        let state = &w.nodes[osd as usize].store.applied;
+        let there = state.objects.range(head.family_start()..head.family_end()).count() as u64;
+        if there != clones + 1 {
+            return Err(format!("osd.{osd} has {there} of {clones} clones and a head {when}"));
+        }
+        let family = state.blocks.range(head.family_start()..head.family_end());
+        let own: BTreeSet<u64> = family.flat_map(|(_, b)| b).copied().filter(|b| *b != 0).collect();
+        if own.len() as u64 > due {
+            let first =
+                |b: &Vec<u64>| b.iter().step_by(DIRTY_BLOCK as usize / BLOCK as usize).copied().collect::<Vec<_>>();
+            let all = state.blocks.range(head.family_start()..head.family_end());
+            let all: Vec<String> = all.map(|(o, b)| format!("{:x}: {:?}", o.snap, first(b))).collect();
+            let all = all.join("\n");
+            return Err(format!("osd.{osd} has {} blocks of its own instead of {due} {when}:\n{all}", own.len()));
+        }
+    }
+    Ok(())
+}
+
+fn away(w: &World, osds: &[OsdId]) -> Vec<HObject> {
+    let here = |o: &OsdId| w.nodes[*o as usize].store.applied.objects.keys().cloned();
+    osds.iter().flat_map(here).collect()
+}
+
+/// An object with snapshots; a member is away while there come more, and comes back; then the PG moves to others.
+fn story(seed: u64, code: Option<(usize, usize)>, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = cluster(seed, code, bug);
+    rest(&mut w)?;
+    let mut made = 0;
+    w = write(w, &mut made, 4)?;
+    rest(&mut w)?;
+    shared(&w, made, "where they were made")?;
+    for gone in [0, 1] {
+        let members = w.map().members(PG);
+        let gone = members[if gone == 0 { 0 } else { members.len() - 1 }].osd;
+        stop(&mut w, gone..gone + 1);
+        for _ in 0..200 {
+            run(&mut w, 100);
+            if crate::scenarios::active_at(&w, PG) {
+                break;
+            }
+        }
+        w = write(w, &mut made, 2)?;
+        run(&mut w, (seed % 5) as usize * 200);
+        w.start(gone);
+        rest(&mut w)?;
+        shared(&w, made, "after an absence")?;
+    }
+    let old = w.map().acting(PG);
+    let leave: Vec<OsdId> = old.iter().copied().take(1 + seed as usize % 2).collect();
+    w.change_map(|m| m.out = leave.iter().copied().collect());
+    rest(&mut w)?;
+    shared(&w, made, "after a backfill")?;
+    assert!(away(&w, &leave).is_empty() || old == w.map().acting(PG), "nobody moved");
+    settle(&mut w)?;
+    shared(&w, made, "after it came back")?;
+    verify(&w)
+}
+
+#[test]
+fn what_is_copied_shares_with_its_relatives() {
+    for (seed, code) in (0..30).flat_map(|s| [(s, None), (s, Some((2, 1))), (s, Some((2, 2)))]) {
+        story(seed, code, None).unwrap_or_else(|e| panic!("seed {seed}, {code:?}: {e}"));
+    }
+}
+
+#[test]
+fn copies_that_share_nothing_are_seen() {
+    for code in [None, Some((2, 1))] {
+        fails_with(TWICE, 5, |seed| story(seed, code, Some(Bug::SharesNothing)));
+    }
+}
