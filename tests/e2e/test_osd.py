@@ -35,6 +35,22 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '120'}) as 
             self.c.spirula('osd', 'start', str(down), '--dir', self.c.dir)
             self.c.wait_clean()
 
+    def test_clients_are_sent_no_map_that_they_did_not_ask_for(self):
+        """Programs of Ceph's print, of each message that nobody there takes, a line on standard error."""
+        def quiet(when):
+            for words in (['ceph', 'osd', 'stat'], ['ceph', '-s', '-f', 'json'], ['rados', 'lspools'], ['rados', '-p', 'data', 'ls']):
+                r = self.c.run(*words)
+                assert 'unhandled' not in r.err, (when, words, r.err)
+        self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)
+        quiet('an OSD was stopped')
+        self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
+        self.c.ceph('osd', 'down', '2')
+        quiet('one was marked down')
+        self.c.ceph('osd', 'out', '2')
+        quiet('one was taken out')
+        self.c.ceph('osd', 'in', '2')
+        self.c.wait_clean()
+
     def test_write_blocks_below_the_majority_and_resumes(self):
         self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
         self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)

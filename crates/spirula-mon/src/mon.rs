@@ -15,7 +15,6 @@ use crate::image::Stored;
 use crate::mds::MdsTracker;
 use crate::merges::MergeTracker;
 use crate::mgr::MgrTracker;
-use crate::osd::seconds_between;
 use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
@@ -61,9 +60,6 @@ pub(crate) const READ_MAX: usize = 64 << 10;
 /// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
 /// [`READ_MAX`] is taken: its connection is closed.
 const WAITING_MAX: usize = 64 << 20;
-/// For so many seconds after OSDs went down clients that come anew are told of it. Those who lost their monitor then have found
-/// another one, or ask by themselves.
-const FEWER_TOLD: f64 = 30.0;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
@@ -187,8 +183,6 @@ pub struct Mon {
     pub(crate) transitions: crate::transitions::Transitions,
     /// The OSDs that the last OSD map showed up, and its epoch.
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
-    /// When OSDs went down last.
-    pub(crate) fewer_since: Option<UTime>,
     /// Facts about ourselves.
     pub(crate) metadata: crate::state::Metadata,
     /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
@@ -273,7 +267,6 @@ impl Mon {
             placement: PlacementTracker::default(),
             transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
-            fewer_since: None,
             settings: RefCell::default(),
             q: Quorum::new(identity, boot, seeds),
             gids: Arc::default(),
@@ -616,18 +609,8 @@ impl Mon {
                 let peer = session.peer.clone();
                 self.note_newest(&peer, wanted.unwrap_or_default());
                 let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-                // Whoever has just begun has no requests with any OSD. Ceph's programs would say on standard error that they have no use
-                // for the map.
-                let begins = s.what.iter().all(|w| w.start == 0);
                 session.subscribe(s.what, s.hostname);
                 session.push(conn, self.fsid, &self.state, out);
-                // It may have been told of nothing while it was between two monitors.
-                if !begins
-                    && session.osdmap_sent() == 0
-                    && self.fewer_since.is_some_and(|at| seconds_between(at, self.steady) < FEWER_TOLD)
-                {
-                    session.warn(conn, self.fsid, &self.state, out);
-                }
             }
             kind::MON_GET_VERSION => {
                 let q = MMonGetVersion::from_message(m)?;

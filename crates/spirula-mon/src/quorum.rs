@@ -736,9 +736,6 @@ impl Mon {
             let up: BTreeSet<OsdId> = map.osds().filter(|o| map.is_up(*o)).collect();
             fewer = !self.up_before.1.is_subset(&up);
             self.osds.went_down(self.up_before.1.difference(&up).copied(), &up, self.steady);
-            if fewer {
-                self.fewer_since = Some(self.steady);
-            }
             self.up_before = (map.epoch, up);
         }
         for (conn, session) in &mut self.sessions {

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
-/// Most incrementals that a client is sent unasked.
+/// Most incrementals that a client is sent before it asks for the next map.
 const MAPS_OF_WARNING: Epoch = 8;
 /// Most subscriptions of one session; a client has a handful.
 const SUBSCRIPTIONS_MAX: usize = 64;
@@ -181,16 +181,17 @@ impl Session {
         }
     }
 
-    /// Tells a client of an OSD map in which OSDs went down, though it asked for none: its requests
-    /// may be with them. It would ask only when a connection breaks, or some ten seconds later.
-    /// If it lacks more than the newest few epochs it asks for the rest. A client that comes anew does not
-    /// ask for the maps that it had over an earlier connection, perhaps from another monitor, so one that has asked for none here
-    /// is told, too; whoever has no use for it ignores it.
+    /// Tells a client of an OSD map in which OSDs went down: its requests may be with them, and it would ask for the next map only when
+    /// a connection breaks, or some ten seconds later. If it lacks more than the newest few epochs it asks for the rest.
+    ///
+    /// Whoever never asked over this connection for OSD maps is told nothing, as by Ceph's monitors: he may have no use for them (a
+    /// client looks for the monitors and its options first, over a connection of its own), and Ceph's programs then print, of each,
+    /// that nobody took it. So a client that lost its monitor together with an OSD learns of that as late as it does with Ceph.
     pub fn warn(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
         let newest = state.osdmap.epoch;
         if self.peer.kind != EntityType::Client
+            || self.osdmap_sent == 0
             || self.osdmap_sent >= newest
-            || self.osdmap_sent == 0 && self.subs.is_empty()
             || !access::may_have_osdmap(&self.access, &self.peer)
         {
             return;
