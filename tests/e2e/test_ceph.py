@@ -168,3 +168,65 @@ with rados.Rados(conffile=sys.argv[1]) as r:
         self.c.ceph('osd', 'pool', 'set-quota', 'q', 'max_objects', '5')
         assert 'max objects: 5' in self.c.ceph('osd', 'pool', 'get-quota', 'q').out
         self.c.ceph('osd', 'pool', 'delete', 'q', 'q', '--yes-i-really-really-mean-it')
+
+
+BOTH = '''
+import json, os, rados, sys
+from concurrent.futures import ThreadPoolExecutor
+def by(user, key):
+    r = rados.Rados(conffile=sys.argv[1], name='client.' + user, conf={'key': key} if key else None); r.connect(); return r
+admin = by('admin', None)
+def ask(r, way, **cmd):
+    code, out, err = getattr(r, way)(json.dumps(dict(cmd, format='json')), cmd.pop('input', b''))
+    return -code, out, err
+def key(name, **caps):
+    flat = [w for pair in caps.items() for w in pair]
+    code, out, err = ask(admin, 'mon_command', prefix='auth get-or-create', entity='client.' + name, caps=flat)
+    assert code == 0, err
+    return json.loads(out)[0]['key']
+ways = 'mon_command', 'mgr_command'
+# The manager's commands, and those that monitors serve here in its place, by either daemon.
+for cmd in (dict(prefix='pg stat'), dict(prefix='pg dump', dumpcontents=['osds']), dict(prefix='osd df'), dict(prefix='service dump'),
+            dict(prefix='osd pool autoscale-status'), dict(prefix='fs volume ls'), dict(prefix='crash ls'), dict(prefix='device ls'),
+            dict(prefix='osd test-reweight-by-pg'), dict(prefix='osd scrub', who='0')):
+    answers = [ask(admin, way, **cmd) for way in ways]
+    assert [a[0] for a in answers] == [0, 0], (cmd, answers)
+for cmd, code in (dict(prefix='telemetry on'), 95), (dict(prefix='no such command'), 22), (dict(prefix='osd purge', id='77'), 1):
+    answers = [ask(admin, way, **cmd) for way in ways]
+    assert [a[0] for a in answers] == [code, code], (cmd, answers)
+# Many at a time are all answered.
+with ThreadPoolExecutor(16) as pool:
+    answers = list(pool.map(lambda n: ask(admin, ways[n % 2], prefix='pg dump' if n % 4 < 2 else 'crash ls')[0], range(64)))
+assert answers == [0] * 64, answers
+# Each daemon goes by the capabilities for itself: what the one has leads no further at the other.
+reader = by('reader', key('reader', mon='allow r'))
+manila = by('manila', key('manila', mon='allow r', mgr='allow rw'))
+for r, way, cmd, code in (
+        (reader, 'mon_command', dict(prefix='pg stat'), 0), (reader, 'mon_command', dict(prefix='osd scrub', who='0'), 13),
+        (reader, 'mgr_command', dict(prefix='pg stat'), 13), (reader, 'mgr_command', dict(prefix='fs volume ls'), 13),
+        (reader, 'mon_command', dict(prefix='fs volume create', name='no'), 13), (reader, 'mgr_command', dict(prefix='fs volume create', name='no'), 13),
+        (reader, 'mon_command', dict(prefix='fs volume ls'), 0), (manila, 'mon_command', dict(prefix='osd out', ids=['0']), 13),
+        (manila, 'mgr_command', dict(prefix='osd out', ids=['0']), 22), (manila, 'mgr_command', dict(prefix='fs volume create', name='v'), 0)):
+    answer = ask(r, way, **cmd)
+    assert answer[0] == code, (way, cmd, answer)
+assert [f['name'] for f in json.loads(ask(manila, 'mgr_command', prefix='fs volume ls')[1])] == ['v']
+print('done', flush=True); os._exit(0)
+'''
+
+
+class EitherDaemon(Case):
+    """What comes to the other daemon than the one that serves it, as programs send it that use librados."""
+    args = ['--mons', '3']
+
+    def test_commands_are_served_whichever_daemon_is_asked(self):
+        self.c.wait_healthy()
+        assert self.c.python(BOTH).out.endswith('done\n')
+        # In the audit log stands who asked.
+        assert "entity='client.manila'" in self.c.ceph('log', 'last', '50', 'info', 'audit').out
+        # The `ceph` tool sends it to the monitor, where it goes by the capabilities for the manager.
+        self.c.ceph('auth', 'get-or-create', 'client.crash', 'mon', 'profile crash', 'mgr', 'profile crash', '-o', f'{self.scratch}/crash.keyring')
+        report = json.dumps({'crash_id': 'c1', 'timestamp': '2026-11-27T15:24:12.130085Z', 'entity_name': 'client.u'})
+        own = ['-n', 'client.crash', '-k', f'{self.scratch}/crash.keyring']
+        self.c.ceph(*own, 'crash', 'post', '-i', '-', stdin=report)
+        assert self.c.ceph(*own, 'crash', 'rm', 'c1', check=False).code == 13
+        assert [c['crash_id'] for c in self.c.json('crash', 'ls')] == ['c1']

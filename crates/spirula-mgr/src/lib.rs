@@ -15,6 +15,7 @@ pub mod health;
 mod images;
 mod mgr;
 mod network;
+mod passed;
 pub mod pgmap;
 mod removals;
 mod services;

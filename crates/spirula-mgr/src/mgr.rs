@@ -6,18 +6,21 @@ use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::foreign::{Counters, ServiceReport};
 use crate::health::{self, SlowOps};
 use crate::images::Images;
+use crate::passed::{Asker, Passed};
 use crate::pgmap::PgMap;
 use crate::services::Services;
+use bytes::Bytes;
 use spirula_encoding::{from_slice, to_vec};
 use spirula_format::IoRates;
 use spirula_maps::{FsMap, Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap,
-    MMgrOpen, MMgrReport, MOsdMap, kind,
+    MCommand, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrConfigure, MMgrMap, MMgrOpen, MMgrReport, MOsdMap, kind,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, Since};
+use spirula_messages::cluster::control::{
+    MgrBeacon, MgrDigest, MgrRan, MgrRun, MonRan, OsdReport, OsdReportAck, Since,
+};
 use spirula_messages::{Body, Message};
-use spirula_types::{EntityName, EntityType, Epoch, OsdId, Uuid};
+use spirula_types::{EntityName, EntityType, Epoch, OsdId, Uuid, errno};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -33,6 +36,8 @@ const DIGEST_QUOTA: Duration = Duration::from_millis(100);
 const REPORT_PERIOD_MS: u32 = 1000;
 /// How often foreign daemons (gateways) report, seconds; Ceph's default.
 const FOREIGN_PERIOD: u32 = 5;
+/// Bytes of an answer that goes by the monitors: between them it is one frame, half of what that may have.
+const PASSED_BACK: usize = 8 << 20;
 /// Counters of how many reports are kept per OSD, to make rates of.
 const PERF_KEPT: usize = 6;
 /// Seconds after which a silent service is given up, if the option cannot be read; Ceph's default.
@@ -88,6 +93,7 @@ pub struct Mgr {
     stopped: BTreeMap<OsdId, String>,
     pub(crate) services: Services,
     pub(crate) images: Images,
+    passed: Passed,
     next_beacon: Duration,
     last_digest: Option<Duration>,
     /// A pool with a quota was written to since.
@@ -109,6 +115,7 @@ impl Mgr {
             stopped: BTreeMap::new(),
             services: Services::new(now),
             images: Images::default(),
+            passed: Passed::default(),
             next_beacon: now.mono,
             last_digest: None,
             towards_quota: false,
@@ -163,6 +170,7 @@ impl Mgr {
             MgrEvent::SessionClosed { conn } => {
                 self.sessions.remove(&conn);
                 self.services.closed(conn);
+                self.passed.closed(conn);
                 for osd in self.osds.values_mut().filter(|o| o.conn == Some(conn)) {
                     osd.conn = None;
                     // Its slow operations ended with it, one way or another.
@@ -176,6 +184,7 @@ impl Mgr {
                 self.last_digest = None;
                 self.subscribe(out);
                 self.beacon(now, out);
+                out.extend(self.passed.again().map(MgrEffect::SendMon));
             }
             MgrEvent::MonClosed => self.mon_up = false,
             MgrEvent::Mon(message) => self.on_mon(now, &message, out),
@@ -191,6 +200,7 @@ impl Mgr {
             MgrEvent::Tick => {}
         }
         self.pgmap.sample(now.mono);
+        self.passed.expire(now, out);
         self.talk_to_mon(now, out);
     }
 
@@ -281,6 +291,14 @@ impl Mgr {
                 Ok(body) => self.config.settings.set_central(&body.config.into_iter().collect()),
                 Err(e) => tracing::warn!("configuration from the monitor: {e}"),
             },
+            MgrRun::KIND => match MgrRun::from_message(m) {
+                Ok(ask) => self.on_run(now, ask, out),
+                Err(e) => tracing::warn!("command from the monitor: {e}"),
+            },
+            MonRan::KIND => match MonRan::from_message(m) {
+                Ok(ran) => out.extend(self.passed.ran(ran)),
+                Err(e) => tracing::warn!("answer of the monitor: {e}"),
+            },
             other => tracing::trace!("message type {other} from the monitor ignored"),
         }
     }
@@ -343,12 +361,7 @@ impl Mgr {
                 }
             },
             kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
-                Ok(body) => {
-                    let r = commands::run(self, now, &body.cmd);
-                    self.follow(now, &r, out);
-                    let reply = MMgrCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
-                    out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
-                }
+                Ok(body) => self.on_command(now, Asker { conn, tid: m.tid, kind: m.kind }, body.cmd, body.input, out),
                 Err(e) => {
                     tracing::debug!("command from {}: {e}", self.peer_name(conn));
                     out.push(MgrEffect::Close(conn));
@@ -356,16 +369,16 @@ impl Mgr {
             },
             kind::COMMAND => match MCommand::from_message(m) {
                 Ok(body) => {
+                    let asker = Asker { conn, tid: m.tid, kind: m.kind };
                     // Clients up to Nautilus send the manager's commands in this form,
                     // without a cluster id; newer ones only `tell`.
-                    let r = if body.fsid.is_zero() {
-                        commands::run(self, now, &body.cmd)
+                    if body.fsid.is_zero() {
+                        self.on_command(now, asker, body.cmd, body.input, out);
                     } else {
-                        commands::tell(self, now, &body.cmd)
-                    };
-                    self.follow(now, &r, out);
-                    let reply = MCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
-                    out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
+                        let r = commands::tell(self, now, &body.cmd);
+                        self.follow(now, &r, out);
+                        out.push(asker.answer(r.ret, r.rs, r.data.into()));
+                    }
                 }
                 Err(e) => {
                     tracing::debug!("command from {}: {e}", self.peer_name(conn));
@@ -390,6 +403,42 @@ impl Mgr {
             kind::MGR_REPORT => self.on_foreign_report(now, conn, m, out),
             other => tracing::debug!("message type {other} from {} ignored", self.peer_name(conn)),
         }
+    }
+
+    /// A command for the cluster's active manager, which its asker may have.
+    fn on_command(&mut self, now: Now, asker: Asker, cmd: Vec<String>, input: Bytes, out: &mut Vec<MgrEffect>) {
+        if !commands::are_monitors(&cmd) {
+            let r = commands::run(self, now, &cmd);
+            self.follow(now, &r, out);
+            out.push(asker.answer(r.ret, r.rs, r.data.into()));
+            return;
+        }
+        let Some(session) = self.sessions.get(&asker.conn) else { return };
+        match self.passed.take(now, asker, &session.peer, cmd, input) {
+            // Without a session it goes out with the next one.
+            Ok(m) if self.mon_up => out.push(MgrEffect::SendMon(m)),
+            Ok(_) => {}
+            Err((errno, why)) => out.push(asker.answer(-errno, why, Bytes::new())),
+        }
+    }
+
+    /// A monitor's client asked for one of the manager's commands, and may have it.
+    fn on_run(&mut self, now: Now, ask: MgrRun, out: &mut Vec<MgrEffect>) {
+        // A monitor passes on no command of its own: it would come back.
+        let r = commands::run(self, now, &ask.cmd);
+        self.follow(now, &r, out);
+        let r = if r.data.len() > PASSED_BACK {
+            let bytes = r.data.len();
+            commands::Reply::err(
+                errno::E2BIG,
+                format!("the answer has {bytes} bytes, monitors pass on {PASSED_BACK}: ask the manager itself"),
+            )
+        } else {
+            r
+        };
+        let MgrRun { boot, id, .. } = ask;
+        let ran = MgrRan { boot, id, result: r.ret, status: r.rs, output: r.data.into() };
+        out.push(MgrEffect::SendMon(ran.into_message(0)));
     }
 
     /// What a daemon of Ceph's counts, of metadata servers, and how it is, of services. Nothing here asks for others' counters.

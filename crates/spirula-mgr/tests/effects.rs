@@ -8,9 +8,9 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{Crush, OsdMap, OsdStatReport, PgPool, PgStat, PgState};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MOsdMap};
-use spirula_messages::cluster::control::{OsdForce, OsdReport, OsdScrub};
+use spirula_messages::cluster::control::{MonRun, OsdForce, OsdReport, OsdScrub};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
-use spirula_settings::absent;
+use spirula_settings::{absent, managers};
 use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -214,13 +214,36 @@ fn prefixes(table: &[(&str, Does)]) -> BTreeSet<String> {
     table.iter().map(|(command, _)| prefix(command)).collect()
 }
 
-/// What the manager lists, with the right that each needs.
+/// Is it passed on to the monitors, who do it?
+fn is_passed_on(prefix: &str) -> bool {
+    managers::find(prefix).is_some()
+}
+
+/// What the manager lists and does itself, with the right that each needs.
 fn listed(told: bool) -> BTreeMap<String, String> {
     let (ret, _, list, _) = ask(&mut cluster(), r#"{"prefix": "get_command_descriptions"}"#, told);
     assert_eq!(ret, 0);
     let list: Value = serde_json::from_str(&list).unwrap();
     let words = |c: &Value| c["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
-    list.as_object().unwrap().values().map(|c| (words(c), c["perm"].as_str().unwrap().to_owned())).collect()
+    let all = list.as_object().unwrap().values().map(|c| (words(c), c["perm"].as_str().unwrap().to_owned()));
+    all.filter(|(words, _)| !is_passed_on(words)).collect()
+}
+
+/// What the monitors serve is passed on to them, and listed; nothing is done here.
+#[test]
+fn what_monitors_serve_is_passed_on() {
+    let mut mgr = cluster();
+    give(&mut mgr, MgrEvent::MonOpened);
+    let descriptions = ask(&mut mgr, r#"{"prefix": "get_command_descriptions"}"#, false).2;
+    for c in managers::commands() {
+        let prefix = spirula_settings::common::words(c.sig);
+        let first = prefix.split(' ').map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(",");
+        assert!(descriptions.contains(&format!("[{first}")), "{prefix}");
+        let cmd = vec![json!({ "prefix": prefix }).to_string()];
+        let message = MMgrCommand { fsid: Uuid::default(), cmd, input: Bytes::new() }.into_message(3);
+        let effects = give(&mut mgr, MgrEvent::Message { conn: ADMIN, message });
+        assert!(matches!(&effects[..], [MgrEffect::SendMon(m)] if m.kind == MonRun::KIND), "{prefix}: {effects:?}");
+    }
 }
 
 #[test]
@@ -291,7 +314,7 @@ fn lists() -> BTreeMap<String, String> {
         let words = sig.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
         Some((words, sig.iter().find(|a| a["n"] == "N")?["name"].as_str().unwrap().to_owned()))
     };
-    list.as_object().unwrap().values().filter_map(one).collect()
+    list.as_object().unwrap().values().filter_map(one).filter(|(words, _)| !is_passed_on(words)).collect()
 }
 
 /// What stands in a list and is no text is not skipped: it is named, and nothing is done.

@@ -11,7 +11,9 @@ use spirula_messages::ceph::{
     MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, MOsdMap,
     ServiceDaemon,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, Since};
+use spirula_messages::cluster::control::{
+    MgrBeacon, MgrDigest, MgrRan, MgrRun, MonRan, MonRun, OsdReport, OsdReportAck, Since,
+};
 use spirula_messages::cluster::images::{ImageKey, ImageLoad, ImageLoads};
 use spirula_messages::{Body, Message};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
@@ -530,4 +532,76 @@ fn what_images_do_is_counted_while_somebody_asks() {
     assert_eq!(tell(&mut mgr, 62_000, 3).0, 1100, "it was asked last at 3.1 s");
     assert_eq!(tell(&mut mgr, 63_100, 4), (0, None));
     assert_eq!(ask(&mut mgr, 63_200, &[]).2["stats"], serde_json::json!([]), "all is forgotten");
+}
+
+/// What Ceph's manager serves and the monitors do here is passed on in the name of who asked, in both forms, and answered once.
+#[test]
+fn commands_of_the_monitors_are_passed_on_and_answered() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    let cmd = vec![r#"{"prefix": "fs volume ls"}"#.to_owned()];
+    let asked = |tid| MMgrCommand { fsid: Uuid::default(), cmd: cmd.clone(), input: Bytes::new() }.into_message(tid);
+    let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: asked(31) });
+    let [run] = &to_mon::<MonRun>(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((&run.cmd, &run.asker.id[..], run.asker.global_id, run.limited), (&cmd, "admin", 4100, false));
+    assert!(effects.iter().any(|e| matches!(e, MgrEffect::SendMon(m) if m.kind == MonRun::KIND && m.tid == 31)));
+    // It is asked again in a new session, and only while it waits.
+    give(&mut mgr, 2, MgrEvent::MonClosed);
+    let old = MCommand { fsid: Uuid::default(), cmd: cmd.clone(), input: Bytes::new() };
+    let effects = give(&mut mgr, 3, MgrEvent::Message { conn: 1, message: old.into_message(32) });
+    assert!(to_mon::<MonRun>(&effects).is_empty());
+    let again = to_mon::<MonRun>(&give(&mut mgr, 4, MgrEvent::MonOpened));
+    assert_eq!(again.iter().map(|r| r.id).collect::<Vec<_>>(), [run.id, run.id + 1]);
+    let ran = |id| MgrEvent::Mon(MonRan { id, result: -2, status: "s".into(), output: "o".into() }.into_message(0));
+    let effects = give(&mut mgr, 5, ran(run.id));
+    let reply = to_conn::<MMgrCommandReply>(&effects, 1);
+    assert_eq!((reply[0].result, &reply[0].status[..], &reply[0].output[..]), (-2, "s", &b"o"[..]));
+    assert_eq!(to_conn::<MCommandReply>(&give(&mut mgr, 6, ran(run.id + 1)), 1).len(), 1);
+    assert!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 7, ran(run.id)), 1).is_empty());
+    // Who waits too long is told so.
+    give(&mut mgr, 8, MgrEvent::Message { conn: 1, message: asked(33) });
+    assert!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 59_000, MgrEvent::Tick), 1).is_empty());
+    assert_eq!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 61_000, MgrEvent::Tick), 1)[0].result, -110);
+}
+
+/// What waits for the monitors has a bound, and so has one of it.
+#[test]
+fn commands_that_wait_for_the_monitors_are_bounded() {
+    let mut mgr = new();
+    let asked = |prefix: &str, input: usize| {
+        let cmd = vec![format!(r#"{{"prefix": "{prefix}"}}"#)];
+        MMgrCommand { fsid: Uuid::default(), cmd, input: vec![b'x'; input].into() }.into_message(1)
+    };
+    let result = |mgr: &mut Mgr, prefix: &str, input: usize| {
+        let effects = give(mgr, 1, MgrEvent::Message { conn: 1, message: asked(prefix, input) });
+        to_conn::<MMgrCommandReply>(&effects, 1).first().map(|r| r.result)
+    };
+    assert_eq!(result(&mut mgr, "crash ls", 100_000), Some(-7));
+    assert_eq!(result(&mut mgr, "crash post", 5 << 20), Some(-7));
+    let large = (0..6).filter(|_| result(&mut mgr, "crash post", 3 << 20).is_none()).count();
+    assert_eq!(large, 5);
+    let small = (0..300).filter(|_| result(&mut mgr, "crash ls", 0).is_none()).count();
+    assert_eq!(small + large, 256);
+    assert_eq!(result(&mut mgr, "crash ls", 0), Some(-11));
+    // Whose connection is gone waits no more.
+    give(&mut mgr, 2, MgrEvent::SessionClosed { conn: 1 });
+    assert!(to_mon::<MonRun>(&give(&mut mgr, 3, MgrEvent::MonOpened)).is_empty());
+}
+
+/// What a monitor's client asks for is run as if he had asked here.
+#[test]
+fn a_monitor_has_commands_run() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    let run = |id, prefix: &str| {
+        let cmd = vec![format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#)];
+        MgrEvent::Mon(MgrRun { boot: 3, id, cmd }.into_message(0))
+    };
+    let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, run(5, "pg dump"))).remove(0);
+    assert_eq!((ran.boot, ran.id, ran.result), (3, 5, 0));
+    assert!(serde_json::from_slice::<Value>(&ran.output).unwrap().get("pg_map").is_some());
+    // A monitor's own do not come back to it.
+    let effects = give(&mut mgr, 1, run(6, "fs volume ls"));
+    assert_eq!(to_mon::<MgrRan>(&effects)[0].result, -22);
+    assert!(to_mon::<MonRun>(&effects).is_empty());
 }

@@ -4,17 +4,22 @@
 //! by their module, words and arguments against the asker's capabilities. What is refused is
 //! answered where the asker waits for an answer, and dropped where not.
 //!
+//! Commands that Ceph's manager serves may be asked there of both, and each goes by the capabilities for itself. So do they here,
+//! whoever serves them: what the manager serves needs, of a monitor, capabilities for monitors, as what Ceph's monitors pass on does;
+//! for what monitors serve in its place ([`managers`]) those for managers do, too, and where the manager passes it on ([`MonRun`]) it
+//! has looked at them. Neither way leads past the file systems that a user is limited to.
+//!
 //! Facts: `docs/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
 //! everyone subscribe to the cluster log.
 
 mod fs;
 
-use crate::commands::{Command, args::Args};
+use crate::commands::{Command, args::Args, needs_of_others, unknown};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
 use crate::quorum::Ask;
 use crate::state::State;
-use spirula_auth::caps::{self, MonAccess, MonCaps, OsdCaps};
+use spirula_auth::caps::{self, MgrAccess, MgrCaps, MonAccess, MonCaps, OsdCaps};
 use spirula_auth::db::AuthDb;
 use spirula_auth::monitor::{Authority, Policy, Session as AuthSession};
 use spirula_auth::rotating::ServiceKeys;
@@ -24,10 +29,11 @@ use spirula_messages::ceph::{
     Subscription, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk,
-    PgMerges, PgsCreated,
+    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown,
+    OsdPgTemp, PgCreateAsk, PgMerges, PgsCreated,
 };
 use spirula_messages::{Body, Message, MessageError};
+use spirula_settings::managers;
 use spirula_types::{EntityType, errno};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -114,6 +120,8 @@ const NEEDS: &[(u16, Need)] = &[
     (kind::MDS_OFFLOAD_TARGETS, Need::Daemon(EntityType::Mds, "mds")),
     (MgrBeacon::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
     (MgrDigest::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
+    (MgrRan::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
+    (MonRun::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
 ];
 
 /// A session's answer to "may it?".
@@ -144,6 +152,12 @@ pub(crate) enum Ruling {
 /// # Errors
 /// When the message is malformed.
 pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> Result<Ruling, MessageError> {
+    if m.kind == MonRun::KIND
+        && peer.kind == EntityType::Mgr
+        && let Some(refused) = by_manager(state, &m)?
+    {
+        return Ok(Ruling::Refused(Some(refused)));
+    }
     let (caps, addr) = match access {
         Access::Everything => return Ok(Ruling::Go(m)),
         Access::Nothing => return Ok(Ruling::Refused(refusal(&m, "access denied")?)),
@@ -177,6 +191,45 @@ fn decide(
     Ok(Ruling::Refused(refusal(&m, "access denied")?))
 }
 
+/// What is answered to a manager that has no right to pass a command on, whatever it may do itself: it is for another's sake. Managers
+/// have looked at the capabilities for managers.
+fn by_manager(state: &State, m: &Message) -> Result<Option<Message>, MessageError> {
+    let run = MonRun::from_message(m)?;
+    let no = |errno: i32, status: String| {
+        let refused = MonRan { id: run.id, result: -errno, status, output: bytes::Bytes::new() };
+        Ok(Some(refused.into_message(m.tid)))
+    };
+    let command = match Command::of(&run.cmd) {
+        Ok(c) => c,
+        Err(why) => return no(errno::EINVAL, why),
+    };
+    if managers::find(&command.prefix).is_none() {
+        return no(errno::EACCES, "access denied".to_owned());
+    }
+    let Some(user) = crate::quorum::peer_of(run.asker).filter(|_| run.limited) else { return Ok(None) };
+    let caps = caps_of(state, &user);
+    let asker = Asker { entity: user.auth_name(), caps: &caps, addr: None };
+    match fs::refusal(&asker, state, &command) {
+        Some((errno, why)) => no(errno, why),
+        None => Ok(None),
+    }
+}
+
+/// A user's capabilities for monitors, as the table has them.
+fn caps_of(state: &State, user: &Peer) -> MonCaps {
+    let entity = user.auth_name().parse::<EntityId>().ok();
+    let user = entity.and_then(|e| state.auth.get(&e));
+    user.and_then(|u| u.caps.get("mon")?.parse::<MonCaps>().ok()).unwrap_or_default()
+}
+
+/// Takes file systems out of a copy of the state that the user may not see whom a manager asks for.
+pub(crate) fn hide_from_user(user: &Peer, work: &mut crate::work::Work) {
+    let caps = caps_of(&work.state, user);
+    if let Some(seen) = work.state.fsmap.seen_by(|name| caps.allows_fs(name)) {
+        work.state.fsmap = Arc::new(seen);
+    }
+}
+
 fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, MessageError> {
     match m.kind {
         kind::MON_SUBSCRIBE => {
@@ -201,7 +254,11 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
             let c = MMonCommand::from_message(&m)?;
             // What cannot be understood is answered with what is wrong with it, and does nothing.
             let Ok(c) = Command::of(&c.cmd) else { return Ok(Ruling::Go(m)) };
-            if !may_command(asker, &c, false) {
+            // It is not passed on: the leader may know it meanwhile, and would not ask again who may have it.
+            if c.needs().is_none() && c.prefix != DESCRIPTIONS && needs_of_others(state, &c.prefix).is_none() {
+                return Ok(Ruling::Refused(refused(&m, errno::EINVAL, &unknown(&c.prefix))?));
+            }
+            if !may_command(asker, state, &c, false) {
                 return Ok(Ruling::Refused(refusal(&m, "access denied")?));
             }
             Ok(match fs::refusal(asker, state, &c) {
@@ -211,7 +268,7 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
         }
         _ => {
             let c = MCommand::from_message(&m)?;
-            if Command::of(&c.cmd).ok().is_none_or(|c| may_command(asker, &c, true)) {
+            if Command::of(&c.cmd).ok().is_none_or(|c| may_command(asker, state, &c, true)) {
                 return Ok(Ruling::Go(m));
             }
             Ok(Ruling::Refused(refusal(&m, "insufficient caps")?))
@@ -260,26 +317,50 @@ fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
     state.osdmap.pool_names.get(&i64::from(op.pool)).is_some_and(|name| caps.may_snapshot(name, asker.addr))
 }
 
+/// The list of commands is no secret, and clients need it to parse what people type.
+const DESCRIPTIONS: &str = "get_command_descriptions";
+
 /// May it run this command? `tell`: at this daemon, for which Ceph wants all rights. Then it can only be one about this daemon:
 /// no other is run when told ([`commands::run`]).
-fn may_command(asker: &Asker<'_>, command: &Command, tell: bool) -> bool {
+fn may_command(asker: &Asker<'_>, state: &State, command: &Command, tell: bool) -> bool {
     let prefix = command.prefix.as_str();
-    // The list of commands is no secret, and clients need it to parse what people type.
-    if prefix == "get_command_descriptions" {
+    if prefix == DESCRIPTIONS {
         return true;
     }
     let args = flat(&command.args());
     if tell {
         return asker.may("mon", prefix, &args, (true, true, true));
     }
+    let rwx = |perm: &str| (perm.contains('r'), perm.contains('w'), perm.contains('x'));
     match command.needs() {
         Some((module, perm)) => {
-            let rwx = (perm.contains('r'), perm.contains('w'), perm.contains('x'));
-            asker.may(module, prefix, &args, rwx)
+            asker.may(module, prefix, &args, rwx(perm)) || may_by_manager(asker, state, prefix, &args)
         }
-        // Not known: the answer says so.
-        None => true,
+        None => match needs_of_others(state, prefix) {
+            Some((module, perm)) => asker.may(&module, prefix, &args, rwx(&perm)),
+            // Not known: the answer says so.
+            None => true,
+        },
     }
+}
+
+/// May it have this of Ceph's manager, which serves it there?
+fn may_by_manager(asker: &Asker<'_>, state: &State, prefix: &str, args: &caps::Args) -> bool {
+    let Some(c) = managers::find(prefix) else { return false };
+    let Ok(entity) = asker.entity.parse::<EntityId>() else { return false };
+    let caps = state.auth.get(&entity).and_then(|u| u.caps.get("mgr")?.parse::<MgrCaps>().ok());
+    let right = |right| c.perm.contains(right);
+    let access = MgrAccess {
+        service: c.part,
+        module: c.module,
+        command: prefix,
+        args,
+        read: right('r'),
+        write: right('w'),
+        exec: right('x'),
+        addr: asker.addr,
+    };
+    caps.is_some_and(|caps| caps.allows(&access))
 }
 
 /// Arguments as capabilities compare them: the texts that the command itself makes of them; `caps` by service as `caps_mon`,

@@ -42,6 +42,7 @@ mod osd;
 mod pairs;
 mod placement;
 pub mod pools;
+mod proxy;
 mod quorum;
 pub mod report;
 mod scrub;

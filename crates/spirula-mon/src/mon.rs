@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::state::{LoadError, State};
 use crate::time::{self, Clock, Now};
 use crate::view::{ClusterView, QuorumInfo};
-use crate::work::{InFlight, Reply, Speaker, Work};
+use crate::work::{Form, InFlight, Reply, Speaker, Work};
 use bytes::Bytes;
 use spirula_auth::monitor::Policy;
 use spirula_crush::CrushMap;
@@ -34,8 +34,8 @@ use spirula_messages::ceph::{
     MPoolOpReply, MRemoveSnaps, MStatfs, MStatfsReply, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp,
-    OsdStop, PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
+    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown,
+    OsdMarkMeDownAck, OsdPgTemp, OsdStop, PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
@@ -151,7 +151,7 @@ const STOOD_STILL: f64 = 5.0;
 
 /// True for a request that only the leader can deal with.
 pub(crate) fn for_leader(m: &Message) -> bool {
-    matches!(m.kind, kind::MON_COMMAND | kind::COMMAND)
+    matches!(m.kind, kind::MON_COMMAND | kind::COMMAND | MonRun::KIND)
 }
 
 /// True for a request that changes nothing; `command` is what [`Command::in_message`] reads in it. One that cannot be read is told so.
@@ -179,6 +179,7 @@ pub struct Mon {
     pub(crate) merges: MergeTracker,
     pub(crate) scrubs: crate::scrub::Scrubs,
     pub(crate) snaps: crate::snaps::SnapTurns,
+    pub(crate) proxy: crate::proxy::Proxy,
     pub(crate) placement: PlacementTracker,
     pub(crate) transitions: crate::transitions::Transitions,
     /// The OSDs that the last OSD map showed up, and its epoch.
@@ -264,6 +265,7 @@ impl Mon {
             merges: MergeTracker::default(),
             scrubs: crate::scrub::Scrubs::default(),
             snaps: crate::snaps::SnapTurns::default(),
+            proxy: crate::proxy::Proxy::default(),
             placement: PlacementTracker::default(),
             transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
@@ -454,6 +456,7 @@ impl Mon {
                 self.answer_ready(out);
                 self.tell_silence(out);
                 self.turn_of_snaps(out);
+                self.tick_proxy(out);
                 let since = self.steady.as_nanos().abs_diff(self.last_look.as_nanos());
                 if self.q.leads() && since >= TICK_NANOS {
                     self.last_look = self.steady;
@@ -522,7 +525,7 @@ impl Mon {
             }
         }
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
-        let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
+        let command = for_leader(&m);
         let limited = command || matches!(session.peer.kind, EntityType::Client | EntityType::Mds);
         let bytes = bytes_of(&m);
         let too_large = bytes > REQUEST_MAX
@@ -572,8 +575,14 @@ impl Mon {
                 }
             }
             MgrDigest::KIND => {
-                self.relay(&session.peer, &m, out);
-                self.on_manager(&m, out)?;
+                let peer = session.peer.clone();
+                self.relay(&peer, &m, out);
+                self.on_manager(&peer.id, &m, out)?;
+            }
+            MgrRan::KIND => {
+                let peer = session.peer.clone();
+                self.relay_to_leader(&peer, &m, out);
+                self.on_manager(&peer.id, &m, out)?;
             }
             kind::MON_COMMAND
             | kind::COMMAND
@@ -590,6 +599,7 @@ impl Mon {
             | PgMerges::KIND
             | PgCreateAsk::KIND
             | PgsCreated::KIND
+            | MonRun::KIND
             | MgrBeacon::KIND => self.lead(Ask { conn, message: m, via: None }, out),
             other => tracing::debug!(conn, kind = other, "message of unknown type ignored"),
         }
@@ -627,11 +637,18 @@ impl Mon {
             }
             kind::MON_COMMAND => {
                 let c = MMonCommand::from_message(m)?;
-                self.read_command(conn, tid, c.cmd, &c.input, false, out);
+                self.read_command(conn, tid, Form::Asked, c.cmd, &c.input, out);
             }
             kind::COMMAND => {
                 let c = MCommand::from_message(m)?;
-                self.read_command(conn, tid, c.cmd, &c.input, true, out);
+                self.read_command(conn, tid, Form::Told, c.cmd, &c.input, out);
+            }
+            MonRun::KIND => {
+                let r = MonRun::from_message(m)?;
+                if let Some(asker) = crate::quorum::peer_of(r.asker) {
+                    let form = Form::ByManager { id: r.id, asker, limited: r.limited };
+                    self.read_command(conn, tid, form, r.cmd, &r.input, out);
+                }
             }
             _ => {}
         }
@@ -879,7 +896,7 @@ impl Mon {
     fn reply_message(&self, reply: Reply) -> Message {
         let epoch = self.state.osdmap.epoch;
         match reply {
-            Reply::Command { tid, cmd, result, tell: false } => MMonCommandAck {
+            Reply::Command { tid, cmd, result, form: Form::Asked } => MMonCommandAck {
                 version: u64::from(epoch),
                 result: result.ret,
                 status: result.rs,
@@ -887,8 +904,11 @@ impl Mon {
                 output: result.data,
             }
             .into_message(tid),
-            Reply::Command { tid, result, tell: true, .. } => {
+            Reply::Command { tid, result, form: Form::Told, .. } => {
                 MCommandReply { result: result.ret, status: result.rs, output: result.data }.into_message(tid)
+            }
+            Reply::Command { tid, result, form: Form::ByManager { id, .. }, .. } => {
+                MonRan { id, result: result.ret, status: result.rs, output: result.data }.into_message(tid)
             }
             Reply::PoolOp { tid, result, data } => {
                 MPoolOpReply { version: u64::from(epoch), fsid: self.fsid, result, epoch, data }.into_message(tid)
@@ -945,13 +965,22 @@ impl Mon {
                 let c = MMonCommand::from_message(&m)?;
                 let result =
                     self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, false));
-                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, tell: false }));
+                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Asked }));
             }
             kind::COMMAND => {
                 let c = MCommand::from_message(&m)?;
                 let result =
                     self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, true));
-                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, tell: true }));
+                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Told }));
+            }
+            MonRun::KIND => {
+                let r = MonRun::from_message(&m)?;
+                if let Some(asker) = crate::quorum::peer_of(r.asker) {
+                    let result = self
+                        .once(&asker, &m, work, |mon, work| mon.write_command(&asker, work, &r.cmd, &r.input, false));
+                    let form = Form::ByManager { id: r.id, asker, limited: r.limited };
+                    work.replies.push((conn, Reply::Command { tid: m.tid, cmd: r.cmd, result, form }));
+                }
             }
             kind::POOL_OP => {
                 let op = MPoolOp::from_message(&m)?;
@@ -1049,22 +1078,29 @@ impl Mon {
         &mut self,
         conn: ConnId,
         tid: u64,
+        form: Form,
         cmd: Vec<String>,
         input: &Bytes,
-        tell: bool,
         out: &mut Vec<MonEffect>,
     ) {
+        let Some(session) = self.sessions.get(&conn) else { return };
         let mut work = Work::new(self.state.clone(), self.now, self.speaker());
-        self.hide_from(conn, &mut work);
-        let result = match self.sessions.get(&conn) {
-            Some(s) => {
-                let request = commands::Request { peer: &s.peer, cmd: &cmd, input, random: [0; 32], tell };
-                commands::run(self, &mut work, &request)
+        let peer = match &form {
+            Form::ByManager { asker, limited, .. } => {
+                if *limited {
+                    access::hide_from_user(asker, &mut work);
+                }
+                asker
             }
-            None => return,
+            Form::Asked | Form::Told => {
+                self.hide_from(conn, &mut work);
+                &session.peer
+            }
         };
+        let request = commands::Request { peer, cmd: &cmd, input, random: [0; 32], tell: form == Form::Told };
+        let result = commands::run(self, &mut work, &request);
         // Whatever a read-only handler did to the copy is forgotten with it.
-        out.push(MonEffect::Send(conn, self.reply_message(Reply::Command { tid, cmd, result, tell })));
+        out.push(MonEffect::Send(conn, self.reply_message(Reply::Command { tid, cmd, result, form })));
     }
 
     /// Does something unless the same request was done before: then its answer is the first one.

@@ -22,7 +22,7 @@ use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_messages::ceph::MMdsBeacon;
-use spirula_messages::cluster::control::{MgrDigest, OsdFailureReport, Since};
+use spirula_messages::cluster::control::{MgrDigest, MgrRan, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{
     Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
     MonRemoved, MonRouted, MonScrub, MonScrubbed, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
@@ -315,12 +315,12 @@ impl Quorum {
     }
 }
 
-fn carried_peer(p: &Peer) -> CarriedPeer {
+pub(crate) fn carried_peer(p: &Peer) -> CarriedPeer {
     let (id, addrs) = (p.id.clone(), p.addrs.clone());
     CarriedPeer { kind: p.kind as u8, id, global_id: p.global_id, addrs, features: p.features }
 }
 
-fn peer_of(c: CarriedPeer) -> Option<Peer> {
+pub(crate) fn peer_of(c: CarriedPeer) -> Option<Peer> {
     let kind = EntityType::from_wire(c.kind)?;
     Some(Peer { kind, id: c.id, global_id: c.global_id, addrs: c.addrs, features: c.features })
 }
@@ -414,7 +414,8 @@ impl Mon {
             Request::Ask(a) => Some((a, "waiting for the change before it")),
             _ => None,
         });
-        inflight.chain(queue).chain(self.q.open_asks())
+        let managers = self.proxy.asks().map(|a| (a, "waiting for the manager"));
+        inflight.chain(queue).chain(managers).chain(self.q.open_asks())
     }
 
     // ---- requests ----
@@ -544,6 +545,10 @@ impl Mon {
     fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
         if crate::mon::for_leader(&ask.message) && !self.q.leads() {
             self.lead(ask, out);
+            return;
+        }
+        if commands::is_for_manager(&self.state, &ask.message) {
+            self.ask_manager(ask, out);
             return;
         }
         let via = ask.via;
@@ -761,7 +766,7 @@ impl Mon {
             let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
             let queued = std::mem::take(&mut self.queue);
             let queued = queued.into_iter().filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
-            let queued: Vec<Ask> = queued.chain(self.snaps.take()).collect();
+            let queued: Vec<Ask> = queued.chain(self.snaps.take()).chain(self.proxy.take()).collect();
             self.park(lost.into_iter().chain(queued));
         }
         self.q.asked = None;
@@ -856,6 +861,7 @@ impl Mon {
         self.q.forwards.retain(|_, f| f.ask.conn != conn);
         self.q.parked.retain(|a| a.conn != conn);
         self.snaps.forget(conn);
+        self.proxy.forget(conn);
     }
 
     pub(crate) fn on_persisted(&mut self, number: u64, out: &mut Vec<MonEffect>) {
@@ -1143,7 +1149,7 @@ impl Mon {
             MonRelay::KIND => {
                 let r = MonRelay::from_message(m)?;
                 if r.peer.kind == EntityType::Mgr as u8 {
-                    self.on_manager(&r.message.0, out)?;
+                    self.on_manager(&r.peer.id, &r.message.0, out)?;
                 }
             }
             MonGidsAsk::KIND => {
@@ -1352,7 +1358,15 @@ impl Mon {
     }
 
     /// What a manager says, wherever it is connected.
-    pub(crate) fn on_manager(&mut self, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+    pub(crate) fn on_manager(
+        &mut self,
+        manager: &str,
+        m: &Message,
+        out: &mut Vec<MonEffect>,
+    ) -> Result<(), MessageError> {
+        if m.kind == MgrRan::KIND && self.q.leads() {
+            self.manager_ran(manager, MgrRan::from_message(m)?, out);
+        }
         if m.kind == MgrDigest::KIND {
             let taken = self.mgr.take_digest(&self.state.mgrmap, MgrDigest::from_message(m)?);
             if taken && self.q.leads() {
@@ -1369,6 +1383,19 @@ impl Mon {
             let relay = MonRelay { peer: carried_peer(peer), message: Carried(m.clone()) }.into_message(0);
             others.into_iter().for_each(|o| self.send_member(o, relay.clone(), out));
         }
+    }
+
+    /// Passes on to the leader what a manager connected here said to it alone.
+    pub(crate) fn relay_to_leader(&self, peer: &Peer, m: &Message, out: &mut Vec<MonEffect>) {
+        if let Some(leader) = self.q.other_leader() {
+            let relay = MonRelay { peer: carried_peer(peer), message: Carried(m.clone()) };
+            self.send_member(leader, relay.into_message(0), out);
+        }
+    }
+
+    /// Numbers this run.
+    pub(crate) fn boot(&self) -> u64 {
+        self.q.boot
     }
 
     /// What a committed batch wants done besides answers.

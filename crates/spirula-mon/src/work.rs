@@ -4,7 +4,7 @@
 use crate::clog::own_entry;
 use crate::commands::CommandResult;
 use crate::done::Done;
-use crate::event::ConnId;
+use crate::event::{ConnId, Peer};
 use crate::quorum::{After, Ask};
 use crate::state::State;
 use bytes::Bytes;
@@ -15,6 +15,24 @@ use spirula_messages::ceph::log::severity;
 use spirula_messages::ceph::{LogEntry, MRemoveSnaps};
 use spirula_types::{AddrVec, Epoch, OsdId};
 use std::sync::Arc;
+
+/// How a command came to a monitor, and so how it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As a command for the monitors (MMonCommand).
+    Asked,
+    /// By `tell` (MCommand), for this daemon.
+    Told,
+    /// By the manager, whom a client of its own asked for it.
+    ByManager {
+        /// Number of the manager's request.
+        id: u64,
+        /// The client.
+        asker: Peer,
+        /// Its capabilities may limit it.
+        limited: bool,
+    },
+}
 
 /// An answer that is sent when the batch is durable; some say in which epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +45,8 @@ pub enum Reply {
         cmd: Vec<String>,
         /// What it came to.
         result: CommandResult,
-        /// It was a `tell` (MCommand), not a monitor command.
-        tell: bool,
+        /// How it came.
+        form: Form,
     },
     /// Answer to a pool operation.
     PoolOp {

@@ -9,7 +9,7 @@ use spirula_types::errno::{EINVAL, ENOENT, EOPNOTSUPP};
 
 const LIST: &str = include_str!("absent-commands.tsv");
 
-/// A command that this version does not have.
+/// A command of Ceph's manager that no manager serves here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbsentCommand {
     /// The module of Ceph's manager that serves it.
@@ -69,7 +69,12 @@ pub fn is_so_already(prefix: &str) -> bool {
 
 /// All of them.
 pub fn commands() -> impl Iterator<Item = AbsentCommand> {
-    LIST.lines().filter_map(|line| {
+    lines(LIST)
+}
+
+/// The rows of such a list.
+pub(crate) fn lines(list: &'static str) -> impl Iterator<Item = AbsentCommand> {
+    list.lines().filter_map(|line| {
         let mut fields = line.split('\t');
         let (module, part, perm, sig) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
         Some(AbsentCommand { module, part, perm, sig })

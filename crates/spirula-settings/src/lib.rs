@@ -4,6 +4,7 @@
 //! * [`known`] — every other option of Ceph's, taken and shown without effect
 //! * [`Settings`] — the values of one daemon, by [`Source`]
 //! * [`absent`] — the commands of Ceph's manager modules, which are refused by name
+//! * [`managers`] — the commands of Ceph's manager that the monitors serve here
 //! * [`log`] — what may be ordered of the process's log
 //! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
 //!
@@ -16,6 +17,7 @@ pub mod absent;
 pub mod common;
 pub mod known;
 pub mod log;
+pub mod managers;
 pub mod options;
 mod settings;
 

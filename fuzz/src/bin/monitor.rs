@@ -43,6 +43,8 @@ const KINDS: &[u16] = &[
     PgsCreated::KIND,
     MgrBeacon::KIND,
     MgrDigest::KIND,
+    MgrRan::KIND,
+    MonRun::KIND,
 ];
 
 /// Values that commands may find interesting.

@@ -10,11 +10,13 @@
 //! | monitor → OSD | [`OsdMarkMeDownAck`], [`PgCreateGrant`], [`PgsCreatedAck`], [`OsdStop`], and Ceph's MOSDMap |
 //! | OSD → manager | [`OsdReport`] |
 //! | manager → OSD | [`OsdReportAck`], [`OsdScrub`], [`OsdForce`] |
-//! | manager → monitor | [`MgrBeacon`], [`MgrDigest`] |
+//! | manager → monitor | [`MgrBeacon`], [`MgrDigest`], [`MgrRan`], [`MonRun`] |
+//! | monitor → manager | [`MgrRun`], [`MonRan`] |
 //!
 //! Between monitors: [`super::quorum`].
 
 use super::images::ImageLoads;
+use super::quorum::CarriedPeer;
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -503,6 +505,67 @@ control! {
         service_map: Bytes,
         /// Progress events: id → {message, fraction × 10⁶}.
         progress: BTreeMap<String, (String, u32)>,
+    }
+}
+
+control! {
+    /// A client asked a monitor for a command that the manager serves. Who asked may have it, as the monitor found. Answered by
+    /// [`MgrRan`]; the leader sends it again until it has that.
+    MgrRun = 0x5322 {
+        /// The sender's run, which the answer repeats.
+        boot: u64,
+        /// Number of the request in that run.
+        id: u64,
+        /// JSON.
+        cmd: Vec<String>,
+    }
+}
+
+control! {
+    /// What came of a [`MgrRun`].
+    MgrRan = 0x5323 {
+        /// As asked.
+        boot: u64,
+        /// As asked.
+        id: u64,
+        /// 0 or −errno.
+        result: i32,
+        /// For people.
+        status: String,
+        /// Output.
+        output: Bytes,
+    }
+}
+
+control! {
+    /// A client asked the manager for a command that the monitors serve. Who asked may have it, as the manager found. Answered by
+    /// [`MonRan`]; the manager sends it again in each new session with a monitor until it has that. The message's transaction is that
+    /// of the client, so that the same request is done once.
+    MonRun = 0x5324 {
+        /// Number of the request in this run of the manager.
+        id: u64,
+        /// Who asked.
+        asker: CarriedPeer,
+        /// He has capabilities, which may limit him to some file systems; else he may do everything.
+        limited: bool,
+        /// JSON.
+        cmd: Vec<String>,
+        /// Its input.
+        input: Bytes,
+    }
+}
+
+control! {
+    /// What came of a [`MonRun`].
+    MonRan = 0x5325 {
+        /// As asked.
+        id: u64,
+        /// 0 or −errno.
+        result: i32,
+        /// For people.
+        status: String,
+        /// Output.
+        output: Bytes,
     }
 }
 

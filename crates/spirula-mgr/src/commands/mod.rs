@@ -19,7 +19,7 @@ use crate::mgr::Mgr;
 use serde_json::{Map, Value};
 use spec::{CommandSpec, Ctx, FLAG_MGR};
 use spirula_format::{Format, xml};
-use spirula_settings::{absent, common};
+use spirula_settings::{absent, common, managers};
 
 pub(crate) use spec::{Order, Reply};
 
@@ -130,7 +130,24 @@ pub(crate) fn words_of(cmd: &[String]) -> Option<(String, spirula_auth::caps::Ar
 /// Module and permission of a command that is known.
 pub(crate) fn needs_of(prefix: &str) -> Option<(&'static str, &'static str)> {
     let own = all().find(|c| c.prefix() == prefix).map(|c| (c.module, c.perm));
-    own.or_else(|| absent::find(prefix).map(|c| (c.part, c.perm)))
+    let others = || managers::find(prefix).or_else(|| absent::find(prefix));
+    own.or_else(|| others().map(|c| (c.part, c.perm)))
+}
+
+/// The command of the manager's, served by the monitors, that these words are.
+fn monitors(cmd: &[String]) -> Option<managers::ManagersCommand> {
+    let args = parse(cmd).ok()?;
+    managers::find(args.get("prefix").and_then(Value::as_str).unwrap_or_default())
+}
+
+/// Is it one that the monitors serve?
+pub(crate) fn are_monitors(cmd: &[String]) -> bool {
+    monitors(cmd).is_some()
+}
+
+/// Does this one of the monitors' change anything?
+pub(crate) fn changes(cmd: &[String]) -> bool {
+    monitors(cmd).is_some_and(|c| c.perm.contains('w'))
 }
 
 /// The pool and namespace that a command is about, as capabilities that are limited to some compare them; `None` if it is about none.
@@ -141,7 +158,7 @@ pub(crate) fn scope_of(prefix: &str, args: &spirula_auth::caps::Args) -> Option<
 /// The module of Ceph's manager that serves a command there, which `allow module` and some profiles name; empty for those that
 /// the manager serves itself.
 pub(crate) fn module_of(prefix: &str) -> &'static str {
-    if let Some(c) = absent::find(prefix) {
+    if let Some(c) = managers::find(prefix).or_else(|| absent::find(prefix)) {
         return c.module;
     }
     match prefix.split(' ').next().unwrap_or_default() {
@@ -162,7 +179,8 @@ pub(crate) fn module_of(prefix: &str) -> &'static str {
 #[cfg(test)]
 pub(crate) fn rows() -> impl Iterator<Item = (String, &'static str, &'static str)> {
     let missing = absent::commands().map(|c| (common::words(c.sig), c.part, c.perm));
-    all().map(|c| (c.prefix(), c.module, c.perm)).chain(missing)
+    let passed = managers::commands().map(|c| (common::words(c.sig), c.part, c.perm));
+    all().map(|c| (c.prefix(), c.module, c.perm)).chain(passed).chain(missing)
 }
 
 /// The modules of all commands.
@@ -178,7 +196,9 @@ pub(crate) fn own() -> impl Iterator<Item = String> {
 }
 
 fn describe<'a>(list: impl Iterator<Item = &'a CommandSpec>) -> String {
-    let map: Map<String, Value> =
-        list.enumerate().map(|(i, c)| (format!("cmd{i:03}"), c.descriptor(c.flags))).collect();
+    let passed =
+        managers::commands().map(|c| spec::descriptor_of(c.sig, "(served by the monitors)", c.part, c.perm, 0));
+    let all = list.map(|c| c.descriptor(c.flags)).chain(passed);
+    let map: Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     spirula_format::to_json(&map.into(), Format::Json)
 }

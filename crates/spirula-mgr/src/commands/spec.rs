@@ -49,25 +49,27 @@ impl CommandSpec {
         })
     }
 
-    /// The descriptor the tool reads; all values are strings except the flags.
+    /// The descriptor the tool reads.
     pub fn descriptor(&self, flags: u32) -> Value {
-        let sig: Vec<Value> = self
-            .sig
-            .split_whitespace()
-            .map(|word| {
-                if !word.contains('=') {
-                    return word.into();
-                }
-                let mut map = Map::new();
-                for part in word.split(',') {
-                    let (k, v) = part.split_once('=').unwrap_or((part, ""));
-                    map.insert(k.to_owned(), v.into());
-                }
-                map.into()
-            })
-            .collect();
-        json!({"sig": sig, "help": self.help, "module": self.module, "perm": self.perm, "flags": flags})
+        descriptor_of(self.sig, self.help, self.module, self.perm, flags)
     }
+}
+
+/// A descriptor as the tool reads it; all values are strings except the flags.
+pub(super) fn descriptor_of(sig: &str, help: &str, module: &str, perm: &str, flags: u32) -> Value {
+    let word = |word: &str| -> Value {
+        if !word.contains('=') {
+            return word.into();
+        }
+        let mut map = Map::new();
+        for part in word.split(',') {
+            let (k, v) = part.split_once('=').unwrap_or((part, ""));
+            map.insert(k.to_owned(), v.into());
+        }
+        map.into()
+    };
+    let sig: Vec<Value> = sig.split_whitespace().map(word).collect();
+    json!({"sig": sig, "help": help, "module": module, "perm": perm, "flags": flags})
 }
 
 /// What a running command sees.

@@ -11,8 +11,6 @@ use crate::event::ConnId;
 use crate::mon::Mon;
 use crate::state::State;
 use crate::work::Work;
-use spirula_auth::EntityId;
-use spirula_auth::caps::MonCaps;
 use spirula_maps::FsMap;
 use spirula_types::EntityType;
 use spirula_types::errno::{EINVAL, EPERM};
@@ -74,9 +72,7 @@ impl Mon {
             // The session of another monitor, which let it in and asks for it. Daemons see everything.
             Access::Nothing if session.peer.kind != EntityType::Client => return,
             Access::Nothing => {
-                let entity = session.peer.auth_name().parse::<EntityId>().ok();
-                let user = entity.and_then(|e| work.state.auth.get(&e));
-                of_table = user.and_then(|u| u.caps.get("mon")?.parse::<MonCaps>().ok()).unwrap_or_default();
+                of_table = super::caps_of(&work.state, &session.peer);
                 &of_table
             }
         };

@@ -515,3 +515,109 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
     }
     assert!(shown(EntityType::Client, "u", "fs dump").contains("of-a"));
 }
+
+/// What the manager serves, and what is refused by name, needs of a monitor the rights that it has in its own table.
+#[test]
+fn commands_of_managers_need_their_rights_at_monitors() {
+    let mut state = state();
+    let one = |sig: &[&str], module: &str, perm: &str| {
+        json!({"sig": sig, "help": "", "module": module, "perm": perm, "flags": 8}).to_string()
+    };
+    state.mgr_commands = Arc::new(vec![one(&["pg", "stat"], "pg", "r"), one(&["osd", "scrub"], "osd", "rw")]);
+    let answer = |caps: &str, prefix: &str| {
+        let caps = parsed(caps);
+        let m = command(prefix).into_message(1);
+        match decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m) {
+            Ok(Ruling::Go(_)) => 0,
+            Ok(Ruling::Refused(Some(m))) => -MMonCommandAck::from_message(&m).unwrap().result,
+            other => panic!("{prefix}: {}", other.is_ok()),
+        }
+    };
+    for (prefix, module, perm) in [("pg stat", "pg", "r"), ("osd scrub", "osd", "rw"), ("balancer on", "mgr", "rw")] {
+        assert_eq!(answer(&only(module, perm), prefix), 0, "{prefix}");
+        assert_eq!(answer(&format!("allow command \"{prefix}\""), prefix), 0, "{prefix}");
+        for lacking in perm.chars() {
+            assert_eq!(answer(&all_but(module, lacking), prefix), errno::EACCES, "{prefix} without {lacking}");
+        }
+    }
+    // It goes no further: the leader may know it meanwhile.
+    assert_eq!(answer("allow *", "no such command"), errno::EINVAL);
+}
+
+/// What Ceph's manager serves may be had by capabilities for managers, as there, and by those for monitors.
+#[test]
+fn what_monitors_serve_in_the_managers_place_goes_by_either_capabilities() {
+    let goes = |mon: &str, mgr: &str, prefix: &str| {
+        let mut state = state();
+        let user = format!("[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"{mgr}\"\n");
+        Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
+        let caps = parsed(mon);
+        let m = command(prefix).into_message(1);
+        matches!(decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m), Ok(Ruling::Go(_)))
+    };
+    for (mon, mgr, prefix, may) in [
+        ("allow r", "profile crash", "crash post", true),
+        ("allow r", "profile crash", "crash rm", false),
+        ("allow r", "allow rw", "fs volume create", true),
+        ("allow r", "allow r", "fs volume create", false),
+        ("allow r", "allow module volumes rw", "fs volume create", true),
+        ("allow r", "allow module volumes rw", "crash rm", false),
+        ("profile rbd", "allow r", "osd test-reweight-by-pg", true),
+        ("profile rbd", "profile rbd", "device ls", false),
+        ("allow rw", "profile rbd", "fs volume create", true),
+        // No other command is the manager's.
+        ("allow r", "allow *", "osd out", false),
+        ("allow r", "allow *", "osd purge", true),
+    ] {
+        assert_eq!(goes(mon, mgr, prefix), may, "mon '{mon}' mgr '{mgr}': {prefix}");
+    }
+}
+
+/// A manager may have monitors do for its clients what is its own with Ceph, and for nobody what is not; who is limited to some file
+/// systems does not come past that by the manager.
+#[test]
+fn a_manager_passes_on_nothing_but_its_own_commands() {
+    let mut state = state();
+    let user = |name: &str, caps: &str| {
+        format!("[client.{name}]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"{caps}\"\n")
+    };
+    let users = user("one", "allow rw fsname=a") + &user("all", "allow rw");
+    Arc::make_mut(&mut state.auth).import(users.as_bytes()).unwrap();
+    let fsmap = Arc::make_mut(&mut state.fsmap);
+    for (id, name) in [(1, "a"), (2, "b")] {
+        let map = spirula_maps::MdsMap { fs_name: name.to_owned(), ..Default::default() };
+        fsmap.filesystems.push(spirula_maps::Filesystem::new(id, map));
+    }
+    let answer = |who: &str, cmd: serde_json::Value| {
+        let asker = crate::event::Peer { id: who.to_owned(), ..peer(EntityType::Client) };
+        let asker = crate::quorum::carried_peer(&asker);
+        let run = MonRun { id: 9, asker, limited: true, cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+        match rule(&Access::Everything, &peer(EntityType::Mgr), &state, run.into_message(1)) {
+            Ok(Ruling::Go(_)) => 0,
+            Ok(Ruling::Refused(Some(m))) => -MonRan::from_message(&m).unwrap().result,
+            other => panic!("{}", other.is_ok()),
+        }
+    };
+    let remove = |name: &str| json!({"prefix": "fs volume rm", "vol_name": name});
+    assert_eq!(answer("one", remove("a")), 0);
+    assert_eq!(answer("one", remove("b")), errno::EPERM);
+    assert_eq!(answer("all", remove("b")), 0);
+    assert_eq!(answer("all", json!({"prefix": "auth get", "entity": "client.admin"})), errno::EACCES);
+    assert_eq!(answer("all", json!({"prefix": "osd out", "ids": ["1"]})), errno::EACCES);
+    assert_eq!(answer("all", json!("osd purge")), errno::EINVAL);
+}
+
+/// What both read the same of is there, with the rights that Ceph has.
+#[test]
+fn every_command_of_managers_that_monitors_serve_is_in_their_table() {
+    for c in managers::commands() {
+        let words = spirula_settings::common::words(c.sig);
+        let spec = commands::specs().find(|s| s.prefix() == words).unwrap_or_else(|| panic!("{words}"));
+        assert_eq!(spec.perm.contains('w'), c.perm.contains('w'), "{words}");
+        let names = |sig: &str| -> BTreeSet<String> {
+            let of = |w: &str| w.split(',').find_map(|p| p.strip_prefix("name=")).map(str::to_owned);
+            sig.split_whitespace().filter_map(of).collect()
+        };
+        assert_eq!(names(spec.sig), names(c.sig), "{words}");
+    }
+}

@@ -41,6 +41,7 @@ pub use spec::{CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MG
 
 use crate::event::Peer;
 use crate::mon::{CommandCtx, Mon};
+use crate::state::State;
 use crate::work::Work;
 use bytes::Bytes;
 use serde_json::Value;
@@ -48,6 +49,7 @@ use spirula_auth::{CryptoKey, KeyType};
 use spirula_format::{Format, to_json, xml};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::ceph::{MCommand, MMonCommand, kind};
+use spirula_messages::cluster::control::MonRun;
 use spirula_messages::{Body, Message};
 use spirula_types::errno::EINVAL;
 
@@ -188,6 +190,7 @@ impl Command {
         let cmd = match m.kind {
             kind::MON_COMMAND => MMonCommand::from_message(m).ok()?.cmd,
             kind::COMMAND => MCommand::from_message(m).ok()?.cmd,
+            MonRun::KIND => MonRun::from_message(m).ok()?.cmd,
             _ => return None,
         };
         Self::of(&cmd).ok()
@@ -273,9 +276,12 @@ fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, 
         return CommandResult::data(descriptions(mon));
     }
     let Some(spec) = command.spec else {
-        let known = of_managers(mon).any(|c| descriptor_prefix(&c) == prefix);
-        let text = if known { "is served by the manager" } else { "not known" };
-        return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
+        // What no manager serves either is refused by name, as by the manager.
+        return match spirula_settings::absent::find(prefix).filter(|_| !tell) {
+            Some(_) if spirula_settings::absent::is_so_already(prefix) => CommandResult::default(),
+            Some(c) => settle(Err(c.refusal())),
+            None => CommandResult::err(EINVAL, unknown(prefix)),
+        };
     };
     // Who may tell a monitor something was not asked for the rights that a command about the cluster needs ([`crate::access`]).
     if tell && !is_told(spec) {
@@ -325,6 +331,33 @@ pub(crate) fn is_told(spec: &CommandSpec) -> bool {
     spec.flags & FLAG_TELL != 0 || spec.prefix() == "quorum_status"
 }
 
+/// What is said of a command that nobody has.
+pub(crate) fn unknown(prefix: &str) -> String {
+    format!("command not known: '{prefix}'")
+}
+
+/// The active manager's command of those words, as it described it.
+fn of_manager(state: &State, prefix: &str) -> Option<Value> {
+    // The words stand in the text as they are: what does not hold the first of them need not be read.
+    let first = format!("\"{}\"", prefix.split(' ').next().unwrap_or_default());
+    let all = state.mgr_commands.iter().filter(|c| c.contains(&first));
+    all.filter_map(|c| serde_json::from_str(c).ok()).find(|c| descriptor_prefix(c) == prefix)
+}
+
+/// Does this ask for a command that the monitors have the manager run?
+pub(crate) fn is_for_manager(state: &State, m: &Message) -> bool {
+    let served = |c: &Command| c.spec.is_none() && of_manager(state, &c.prefix).is_some();
+    m.kind == kind::MON_COMMAND && Command::in_message(m).is_some_and(|c| served(&c))
+}
+
+/// Part of capabilities and rights that a command needs at monitors which is not in their own table: one of the manager's, or one that
+/// is refused by name.
+pub(crate) fn needs_of_others(state: &State, prefix: &str) -> Option<(String, String)> {
+    let text = |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let served = of_manager(state, prefix).map(|c| (text(&c, "module"), text(&c, "perm")));
+    served.or_else(|| spirula_settings::absent::find(prefix).map(|c| (c.part.to_owned(), c.perm.to_owned())))
+}
+
 fn descriptor_prefix(descriptor: &Value) -> String {
     let words = descriptor.get("sig").and_then(Value::as_array);
     let words: Vec<&str> = words.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -332,7 +365,7 @@ fn descriptor_prefix(descriptor: &Value) -> String {
 }
 
 /// The descriptors of the managers' commands.
-fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> {
+fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> + use<'_> {
     mon.state.mgr_commands.iter().filter_map(|c| serde_json::from_str(c).ok())
 }
 

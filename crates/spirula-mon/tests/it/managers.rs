@@ -1,8 +1,11 @@
 //! Managers: who takes over, when, and what clients hear meanwhile.
 
-use crate::harness::{Cluster, beacon};
+use crate::harness::{Cluster, FSID, addr, beacon};
 use serde_json::json;
-use spirula_messages::cluster::control::MgrBeacon;
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::cluster::control::{MgrBeacon, MgrRan, MgrRun, MonRan, MonRun};
+use spirula_messages::cluster::quorum::CarriedPeer;
+use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
 use spirula_types::EntityType;
 
@@ -77,4 +80,147 @@ fn a_manager_that_comes_back_stays_active() {
         c.tick(1);
         assert_eq!(c.mon.state().mgrmap.active_name, "x");
     }
+}
+
+/// A client's command over a connection that stays, as the monitor gets it.
+fn asked(tid: u64, cmd: &serde_json::Value) -> Message {
+    let input = bytes::Bytes::new();
+    MMonCommand { version: 0, fsid: FSID, cmd: vec![cmd.to_string()], input }.into_message(tid)
+}
+
+/// What the manager was asked.
+fn runs(sent: &[(u64, Message)], mgr: u64) -> Vec<MgrRun> {
+    sent.iter().filter(|(to, _)| *to == mgr).filter_map(|(_, m)| MgrRun::from_message(m).ok()).collect()
+}
+
+fn acks(sent: &[(u64, Message)], conn: u64) -> Vec<MMonCommandAck> {
+    sent.iter().filter(|(to, _)| *to == conn).filter_map(|(_, m)| MMonCommandAck::from_message(m).ok()).collect()
+}
+
+fn ran(run: &MgrRun, result: i32, output: &str) -> MgrRan {
+    let (boot, id) = (run.boot, run.id);
+    MgrRan { boot, id, result, status: "said".into(), output: output.to_owned().into() }
+}
+
+/// As librados' `mon_command` is used by exporters: the manager runs it, the monitor hands its answer back.
+#[test]
+fn a_command_of_the_managers_is_run_by_it_and_answered_by_the_monitor() {
+    let mut c = Cluster::up(1);
+    let (mgr, client) = (c.open(EntityType::Mgr, "x"), c.open(EntityType::Client, "admin"));
+    c.ask(mgr, able(4200, "x"));
+    let cmd = json!({"prefix": "pg stat", "format": "json"});
+    let sent = c.send(client, asked(3, &cmd));
+    let [run] = &runs(&sent, mgr)[..] else { panic!("{sent:?}") };
+    assert_eq!(run.cmd, [cmd.to_string()]);
+    assert!(acks(&sent, client).is_empty());
+    // Nobody else answers for it, nor a run before.
+    let other = c.open(EntityType::Mgr, "y");
+    assert!(acks(&c.send(other, ran(run, 0, "false").into_message(0)), client).is_empty());
+    let old = MgrRan { boot: run.boot + 1, ..ran(run, 0, "false") };
+    assert!(acks(&c.send(mgr, old.into_message(0)), client).is_empty());
+    let sent = c.send(mgr, ran(run, -22, "out").into_message(0));
+    let [ack] = &acks(&sent, client)[..] else { panic!("{sent:?}") };
+    assert_eq!((ack.result, &ack.status[..], &ack.output[..], &ack.cmd), (-22, "said", &b"out"[..], &run.cmd));
+    assert!(sent.iter().any(|(to, m)| *to == client && m.tid == 3));
+    assert!(acks(&c.send(mgr, ran(run, 0, "again").into_message(0)), client).is_empty());
+    // What no manager serves is refused by the monitor, and what is so already granted.
+    for (prefix, errno) in [("telemetry on", 95), ("balancer off", 0), ("no such", 22)] {
+        assert_eq!(c.command(&json!({"prefix": prefix}).to_string()).0, -errno, "{prefix}");
+    }
+}
+
+/// Whoever takes over is asked what the manager before it was, and who finds none is told so in the end.
+#[test]
+fn a_command_waits_for_a_manager_and_not_for_ever() {
+    let mut c = Cluster::up(1);
+    let (x, y) = (c.open(EntityType::Mgr, "x"), c.open(EntityType::Mgr, "y"));
+    let client = c.open(EntityType::Client, "admin");
+    c.ask(x, able(4200, "x"));
+    c.ask(y, able(4201, "y"));
+    let sent = c.send(client, asked(3, &json!({"prefix": "pg stat"})));
+    assert_eq!(runs(&sent, x).len(), 1);
+    c.event(MonEvent::SessionClosed { conn: x });
+    let mut again = Vec::new();
+    for _ in 0..6 {
+        let mut sent = c.send(y, able(4201, "y").into_message(0));
+        sent.extend(c.tick(1));
+        again.extend(runs(&sent, y));
+    }
+    let [run] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(acks(&c.send(y, ran(run, 0, "out").into_message(0)), client).len(), 1);
+    // One that never answers, and then none at all.
+    c.send(client, asked(4, &json!({"prefix": "pg stat"})));
+    c.event(MonEvent::SessionClosed { conn: y });
+    let mut told = Vec::new();
+    for _ in 0..400 {
+        told.extend(acks(&c.event(MonEvent::Tick), client));
+    }
+    assert_eq!(told.iter().map(|a| a.result).collect::<Vec<_>>(), [-110], "{told:?}");
+}
+
+/// Of what waits there is a bound, and few are with the manager at a time.
+#[test]
+fn commands_that_wait_for_the_manager_are_bounded() {
+    let mut c = Cluster::up(1);
+    let (mgr, client) = (c.open(EntityType::Mgr, "x"), c.open(EntityType::Client, "admin"));
+    c.ask(mgr, able(4200, "x"));
+    let (mut at_once, mut refused) = (Vec::new(), 0);
+    let long = "x".repeat(60_000);
+    for tid in 1..=300 {
+        let sent = c.send(client, asked(tid, &json!({"prefix": "pg stat", "long": long})));
+        at_once.extend(runs(&sent, mgr));
+        refused += acks(&sent, client).iter().filter(|a| a.result == -11).count();
+    }
+    assert!(at_once.len() <= 4 && refused > 200, "{} with the manager, {refused} refused", at_once.len());
+    // All that were taken are answered, one after the other.
+    let mut answered = 0;
+    while let Some(run) = at_once.pop() {
+        let sent = c.send(mgr, ran(&run, 0, "out").into_message(0));
+        at_once.extend(runs(&sent, mgr));
+        answered += acks(&sent, client).len();
+    }
+    assert_eq!(answered + refused, 300);
+    // Whose connection is gone waits for nothing.
+    let sent = c.send(client, asked(301, &json!({"prefix": "pg stat"})));
+    let run = runs(&sent, mgr).remove(0);
+    c.event(MonEvent::SessionClosed { conn: client });
+    assert!(c.send(mgr, ran(&run, 0, "out").into_message(0)).iter().all(|(to, _)| *to != client));
+}
+
+/// The manager has monitors do what is its own with Ceph, in the name of who asked, once.
+#[test]
+fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {
+    let mut c = Cluster::up(1);
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, able(4200, "x"));
+    let asker = CarriedPeer { kind: 8, id: "manila".into(), global_id: 4711, addrs: addr(0), features: 0 };
+    let run = |id: u64, cmd: serde_json::Value| MonRun {
+        id,
+        asker: asker.clone(),
+        limited: false,
+        cmd: vec![cmd.to_string()],
+        input: bytes::Bytes::new(),
+    };
+    let answer = |sent: Vec<(u64, Message)>| {
+        let all: Vec<MonRan> =
+            sent.iter().filter(|(to, _)| *to == mgr).filter_map(|(_, m)| MonRan::from_message(m).ok()).collect();
+        let [one] = &all[..] else { panic!("{all:?}") };
+        one.clone()
+    };
+    let create = run(7, json!({"prefix": "fs volume create", "name": "v"}));
+    let first = answer(c.send(mgr, create.clone().into_message(5)));
+    assert_eq!((first.id, first.result), (7, 0), "{}", first.status);
+    // In a new session it asks again: it is the same request.
+    let epoch = c.mon.state().fsmap.epoch;
+    let again = answer(c.send(mgr, create.into_message(5)));
+    assert_eq!((again.id, again.result, c.mon.state().fsmap.epoch), (7, 0, epoch));
+    let listed = answer(c.send(mgr, run(8, json!({"prefix": "fs volume ls", "format": "json"})).into_message(6)));
+    assert_eq!(&listed.output[..], br#"[{"name":"v"}]"#);
+    let audit = c.ok(r#"{"prefix": "log last", "num": 20, "channel": "audit", "level": "info"}"#);
+    assert!(
+        audit.contains("entity='client.manila' cmd='[{\"name\":\"v\",\"prefix\":\"fs volume create\"}]'"),
+        "{audit}"
+    );
+    let no = answer(c.send(mgr, run(9, json!({"prefix": "osd out", "ids": ["0"]})).into_message(7)));
+    assert_eq!((no.id, no.result), (9, -13));
 }

@@ -5,7 +5,7 @@ use spirula_encoding::UTime;
 use spirula_messages::ceph::{
     MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription,
 };
-use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
+use spirula_messages::cluster::control::{MgrBeacon, MgrRan, MgrRun, OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{MonScrub, MonScrubbed, MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
@@ -421,6 +421,45 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
         assert!(up(&c, led));
         message(&mut c, led, 1, report(1).into_message(0));
         assert!(!up(&c, led), "dies {dies}");
+    }
+}
+
+/// The client at one monitor, the manager at another, the leader a third; also where the leader dies before the manager answered.
+#[test]
+fn a_command_of_the_managers_finds_it_at_whichever_monitor_it_is() {
+    for dies in [false, true] {
+        let mut c = Three::new();
+        let old = c.until_led();
+        let [near, far] = [1, 2].map(|n| (old + n) % 3);
+        let features = spirula_types::features::PACIFIC;
+        let mgr = Peer { kind: EntityType::Mgr, id: "x".into(), global_id: 9000, addrs: addr(0), features };
+        c.event(far, MonEvent::SessionOpened { conn: 9, peer: mgr });
+        let command = r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
+        let beacon = MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9000, "x") };
+        c.event(far, MonEvent::Message { conn: 9, message: beacon.clone().into_message(0) });
+        c.sent.clear();
+        c.command(near, r#"{"prefix": "pg stat"}"#);
+        let asked = |c: &Three| -> Vec<MgrRun> {
+            let to_it = c.sent.iter().filter(|(mon, conn, _)| (*mon, *conn) == (far, 9));
+            to_it.filter_map(|(_, _, m)| MgrRun::from_message(m).ok()).collect()
+        };
+        let mut runs = asked(&c);
+        assert_eq!(runs.len(), 1);
+        if dies {
+            c.mons[old] = None;
+            for _ in 0..100 {
+                c.tick();
+                c.event(far, MonEvent::Message { conn: 9, message: beacon.clone().into_message(0) });
+            }
+            runs = asked(&c);
+            assert!(runs.len() > 1, "whoever leads now asks, too");
+        }
+        let run = runs.pop().unwrap();
+        let ran = MgrRan { boot: run.boot, id: run.id, result: 0, status: String::new(), output: "out".into() };
+        c.event(far, MonEvent::Message { conn: 9, message: ran.into_message(0) });
+        let acks = c.sent.iter().filter(|(mon, conn, m)| (*mon, *conn) == (near, 7) && m.kind == MMonCommandAck::KIND);
+        let outputs: Vec<_> = acks.map(|(_, _, m)| MMonCommandAck::from_message(m).unwrap().output).collect();
+        assert_eq!(outputs, ["out"], "the leader died: {dies}");
     }
 }
 

@@ -1,0 +1,142 @@
+//! Commands that the manager serves, asked of a monitor.
+//!
+//! As with Ceph (librados' `mon_command`: `rbd mirror pool status`, exporters, Proxmox), whoever may have a command by his
+//! capabilities at monitors ([`crate::access`]) may ask a monitor for one of the manager's: the leader has the active manager run it,
+//! over the manager's own session with the monitors, and hands the answer back. Here they wait for that.
+//!
+//! What waits has a bound in number and bytes, above which the answer is EAGAIN, as with Ceph; a few at a time are with the manager, so
+//! that what it answers has one, too. A manager that goes away, or does not answer for some seconds, is asked again, or the one that
+//! takes its place is. Who got no answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
+
+use crate::commands;
+use crate::event::{ConnId, MonEffect};
+use crate::mon::{Mon, bytes_of};
+use crate::quorum::Ask;
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::cluster::control::{MgrRan, MgrRun};
+use spirula_messages::{Body, Message};
+use spirula_types::{EntityType, errno};
+use std::collections::BTreeMap;
+
+/// Commands that wait for the manager.
+const WAITING: usize = 256;
+/// Bytes of them.
+const WAITING_BYTES: usize = 4 << 20;
+/// Commands that are with the manager at a time; each may be answered with some megabytes.
+const AT_ONCE: usize = 4;
+/// Ticks after which the manager is asked again.
+const AGAIN: u64 = 50;
+/// Ticks after which a command is given up.
+const PATIENCE: u64 = 300;
+
+struct Waiting {
+    ask: Ask,
+    since: u64,
+    /// By which session of the manager's it was sent, and when.
+    sent: Option<(ConnId, u64)>,
+}
+
+/// What waits for the manager, by number.
+#[derive(Default)]
+pub(crate) struct Proxy {
+    next: u64,
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+impl Proxy {
+    /// The requests, for reports.
+    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.waiting.values().map(|w| &w.ask)
+    }
+
+    /// A connection is gone: nobody waits for its answers, and if it was the manager's, what it was asked is asked again.
+    pub fn forget(&mut self, conn: ConnId) {
+        self.waiting.retain(|_, w| w.ask.conn != conn);
+        for w in self.waiting.values_mut().filter(|w| w.sent.is_some_and(|(by, _)| by == conn)) {
+            w.sent = None;
+        }
+    }
+
+    /// All of them: another monitor leads.
+    pub fn take(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.waiting).into_values().map(|w| w.ask).collect()
+    }
+}
+
+impl Mon {
+    /// Takes a command that the manager serves; at the leader.
+    pub(crate) fn ask_manager(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        // Whoever forwarded it does so until it hears that it is done.
+        if ask.via.is_some() && self.proxy.asks().any(|a| a.via == ask.via) {
+            return;
+        }
+        let bytes: usize = self.proxy.asks().map(|a| bytes_of(&a.message)).sum();
+        if self.proxy.waiting.len() >= WAITING || bytes + bytes_of(&ask.message) > WAITING_BYTES {
+            let result =
+                commands::CommandResult::err(errno::EAGAIN, "too many commands wait for the manager; try again");
+            return self.answer_for_manager(&ask, result, out);
+        }
+        let (number, since) = (self.proxy.next, self.ticks());
+        self.proxy.next += 1;
+        self.proxy.waiting.insert(number, Waiting { ask, since, sent: None });
+        self.ask_what_waits(out);
+    }
+
+    /// The active manager's session, be it with this monitor or with another one.
+    fn session_of_manager(&self) -> Option<ConnId> {
+        let map = &self.state.mgrmap;
+        let active = |p: &crate::event::Peer| p.kind == EntityType::Mgr && p.id == map.active_name;
+        self.sessions.iter().rev().find(|(_, s)| map.available && active(&s.peer)).map(|(conn, _)| *conn)
+    }
+
+    fn ask_what_waits(&mut self, out: &mut Vec<MonEffect>) {
+        let Some(conn) = self.session_of_manager() else { return };
+        let (now, boot) = (self.ticks(), self.boot());
+        let free = AT_ONCE.saturating_sub(self.proxy.waiting.values().filter(|w| w.sent.is_some()).count());
+        for (id, w) in self.proxy.waiting.iter_mut().filter(|(_, w)| w.sent.is_none()).take(free) {
+            w.sent = Some((conn, now));
+            let cmd = MMonCommand::from_message(&w.ask.message).map(|c| c.cmd).unwrap_or_default();
+            out.push(MonEffect::Send(conn, MgrRun { boot, id: *id, cmd }.into_message(0)));
+        }
+    }
+
+    /// The manager's answer.
+    pub(crate) fn manager_ran(&mut self, manager: &str, ran: MgrRan, out: &mut Vec<MonEffect>) {
+        if ran.boot != self.boot() || manager != self.state.mgrmap.active_name {
+            return;
+        }
+        if let Some(w) = self.proxy.waiting.remove(&ran.id) {
+            let result = commands::CommandResult { ret: ran.result, rs: ran.status, data: ran.output };
+            self.answer_for_manager(&w.ask, result, out);
+        }
+        self.ask_what_waits(out);
+    }
+
+    fn answer_for_manager(&self, ask: &Ask, result: commands::CommandResult, out: &mut Vec<MonEffect>) {
+        let cmd = MMonCommand::from_message(&ask.message).map(|c| c.cmd).unwrap_or_default();
+        let version = u64::from(self.state.osdmap.epoch);
+        let commands::CommandResult { ret: result, rs: status, data: output } = result;
+        let answer: Message = MMonCommandAck { version, result, status, cmd, output }.into_message(ask.message.tid);
+        out.push(MonEffect::Send(ask.conn, answer));
+        self.forward_done(ask.via, out);
+    }
+
+    /// Asks again what was not answered, and gives up what waited too long.
+    pub(crate) fn tick_proxy(&mut self, out: &mut Vec<MonEffect>) {
+        let now = self.ticks();
+        let late: Vec<u64> =
+            self.proxy.waiting.iter().filter(|(_, w)| now >= w.since + PATIENCE).map(|(id, _)| *id).collect();
+        for w in late.into_iter().filter_map(|id| self.proxy.waiting.remove(&id)).collect::<Vec<_>>() {
+            let seconds = PATIENCE / 10;
+            let why = match self.session_of_manager() {
+                Some(_) => format!("the active manager did not answer for {seconds} s"),
+                None => format!("no manager was active for {seconds} s, and this is one of its commands"),
+            };
+            self.answer_for_manager(&w.ask, commands::CommandResult::err(errno::ETIMEDOUT, why), out);
+        }
+        for w in self.proxy.waiting.values_mut().filter(|w| w.sent.is_some_and(|(_, at)| now >= at + AGAIN)) {
+            w.sent = None;
+        }
+        self.ask_what_waits(out);
+    }
+}
