@@ -2,9 +2,9 @@
 //!
 //! The copy is a cluster's directory itself: `spirula up --dir COPY` runs it. Of a running cluster the OSDs
 //! are stopped cleanly while it is made, so that no store is copied half written and no two of
-//! different moments; clients wait, and monitors and managers go on. Those of the monitors' stores that
-//! changed meanwhile are copied again, until all copies are of one moment ([`spirula_mon::copy_stores`]), and
-//! are verified before the copy is said to be made. On file systems that share
+//! different moments; clients wait, and monitors and managers go on. The monitors' stores are copied as all of them
+//! were at one moment, however much is written meanwhile ([`spirula_mon::copy_stores`]), and are verified before the
+//! copy is said to be made. On file systems that share
 //! blocks between files (XFS, btrfs) that takes moments. What makes a directory a cluster's
 //! (`cluster.json`) is written last: a copy that was cut short is none.
 
@@ -144,7 +144,7 @@ impl Copy {
     }
 }
 
-/// Copies the files of a store, but for those of monitors ([`STORE_FILES`]), which are in use: they are copied all at once.
+/// Copies the files of a store, but for those of monitors ([`STORE_FILES`]), which are in use: they are copied as of one moment.
 fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
     fs::create_dir(to).with_context(|| format!("make {}", to.display()))?;
     let entries = fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;

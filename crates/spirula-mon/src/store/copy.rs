@@ -1,18 +1,28 @@
 //! Copies of monitors' stores that are in use, all of one moment.
 //!
-//! A monitor appends to its log and replaces its snapshot, and then its log, whenever it likes, and it is not asked to wait. So what is
-//! copied is looked at before and after: both files of every store are open while they are copied, and if each is still the one that has
-//! its name, and no longer than it was, then at the moment between the last byte that was copied and the first look afterwards all
-//! stores were as the copies are. That is what a power cut at that moment would have left, of one monitor or of several: they agree
-//! again as they do after one. If anything changed, the copies are made anew. Copies are opened and verified before they count.
+//! A monitor appends to its log and replaces its snapshot, and then its log, whenever it likes, and it is not asked to wait. So all files
+//! are opened, and the names, inodes and lengths of all are looked at twice, one store after the other. If the second look finds what
+//! the first did, then at the moment between the two all stores were just that long: each file only grows, or another takes its name.
+//! These lengths are copied, whatever the monitors do meanwhile: a log that grows keeps its beginning, and one that was replaced is
+//! still there for who has it open. Two looks take some microseconds, so that they succeed between two writes of monitors that are
+//! under load; as long as they do not, they are repeated.
+//!
+//! What is copied is what a power cut at that moment could have left. What a monitor had said by then, a vote or that it has an entry,
+//! was synced before, and is in its copy; what is in a copy was written before, though perhaps not synced, and then nobody was told of
+//! it; a record that was just being written is a torn tail. So the copies of several monitors agree as those do after a power cut: none
+//! of them knows of a commit for which the others lack the entries. With lengths of several moments, however near, one might.
+//!
+//! A log is shortened by a monitor alone that starts and finds a torn tail: if it is shorter than was noted, all begins anew. Copies are
+//! opened and verified before they count.
 
 use super::{LOCK, LOG, MonStore, SNAPSHOT, StoreError, io, sync_dir};
 use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often copies are begun before they are given up: monitors that change faster than they are copied each time.
-const TRIES: u32 = 200;
+/// How often the stores are looked at before it is given up, about a second.
+const TRIES: u32 = 100_000;
 
 /// The files of a store, in the order in which they are copied.
 pub const STORE_FILES: [&str; 2] = [LOG, SNAPSHOT];
@@ -20,60 +30,107 @@ pub const STORE_FILES: [&str; 2] = [LOG, SNAPSHOT];
 /// Copies the stores in directories that may be in use to directories that are there and hold none. Returns the bytes copied.
 ///
 /// # Errors
-/// [`StoreError::Busy`] if the stores changed whenever they were copied; what makes a store unfit ([`MonStore::verify`]), of the copies;
-/// I/O errors. What was copied until then is left.
+/// [`StoreError::Busy`] if the stores changed whenever they were looked at; what makes a store unfit ([`MonStore::verify`]), of the
+/// copies; I/O errors. What was copied until then is left.
 pub fn copy_stores(stores: &[(PathBuf, PathBuf)]) -> Result<u64, StoreError> {
     copy_with(stores, TRIES, &mut |_| ())
 }
 
-/// A file that is being copied, held open: its inode is not given to another meanwhile.
+/// Inode and length of the file of a name.
+type Look = Option<(u64, u64)>;
+
+fn look(path: &Path) -> Result<Look, StoreError> {
+    match std::fs::metadata(path) {
+        Ok(m) => Ok(Some((m.ino(), m.len()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(io("look at", path)(e)),
+    }
+}
+
+/// A file to be copied, held open: its inode is not given to another meanwhile.
 struct Source {
     path: PathBuf,
-    file: File,
-    is: (u64, u64),
+    to: PathBuf,
+    /// With its inode; none if it was not there.
+    file: Option<(File, u64)>,
 }
 
 impl Source {
-    /// Opens a file; none if it is just not there.
-    fn open(path: PathBuf) -> Result<Option<Self>, StoreError> {
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(io("open", &path)(e)),
-        };
-        let m = file.metadata().map_err(io("look at", &path))?;
-        Ok(Some(Self { path, file, is: (m.ino(), m.len()) }))
+    fn new(path: PathBuf, to: PathBuf) -> Result<Self, StoreError> {
+        let mut source = Self { path, to, file: None };
+        source.open()?;
+        Ok(source)
     }
 
-    fn is_unchanged(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|m| (m.ino(), m.len()) == self.is)
+    fn open(&mut self) -> Result<(), StoreError> {
+        self.file = match File::open(&self.path) {
+            Ok(file) => {
+                let inode = file.metadata().map_err(io("look at", &self.path))?.ino();
+                Some((file, inode))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(io("open", &self.path)(e)),
+        };
+        Ok(())
+    }
+
+    /// Copies so many bytes; `None` if the file has fewer by now.
+    fn copy(&self, len: u64) -> Result<Option<()>, StoreError> {
+        let Some((file, _)) = &self.file else { return Ok(Some(())) };
+        let to = &self.to;
+        let mut options = OpenOptions::new();
+        let mut copy = options.write(true).create(true).truncate(true).mode(0o600).open(to).map_err(io("make", to))?;
+        let mut from = file;
+        // A further try reads from the beginning.
+        from.rewind().map_err(io("read", &self.path))?;
+        let copied = std::io::copy(&mut from.take(len), &mut copy).map_err(io("copy to", to))?;
+        if copied < len {
+            return Ok(None);
+        }
+        copy.sync_all().map_err(io("sync", to))?;
+        Ok(Some(()))
     }
 }
 
-/// As [`copy_stores`]; `before` is called before each file is copied, with its path.
-fn copy_with(stores: &[(PathBuf, PathBuf)], tries: u32, before: &mut dyn FnMut(&Path)) -> Result<u64, StoreError> {
-    for _ in 0..tries {
-        let mut sources = Vec::new();
-        for (from, to) in stores {
-            for name in STORE_FILES {
-                // A log may be missing of a store that was never opened. A snapshot that is missing is seen when the copy is verified.
-                sources.extend(Source::open(from.join(name))?.map(|source| (source, to.join(name))));
+/// What a test does meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment<'a> {
+    /// All were looked at once.
+    BetweenLooks,
+    /// This one is copied next.
+    Before(&'a Path),
+}
+
+/// As [`copy_stores`]; `at` is told where it is.
+fn copy_with(stores: &[(PathBuf, PathBuf)], tries: u32, at: &mut dyn FnMut(Moment<'_>)) -> Result<u64, StoreError> {
+    let mut sources = Vec::new();
+    for (from, to) in stores {
+        for name in STORE_FILES {
+            // A log may be missing of a store that was never opened. A snapshot that is missing is seen when the copy is verified.
+            sources.push(Source::new(from.join(name), to.join(name))?);
+        }
+    }
+    'tries: for _ in 0..tries {
+        let look_at_all = || sources.iter().map(|s| look(&s.path)).collect::<Result<Vec<Look>, _>>();
+        let first = look_at_all()?;
+        at(Moment::BetweenLooks);
+        let second = look_at_all()?;
+        let mut replaced = false;
+        for (source, now) in sources.iter_mut().zip(&second) {
+            if source.file.as_ref().map(|(_, inode)| *inode) != now.map(|(inode, _)| inode) {
+                source.open()?;
+                replaced = true;
             }
         }
-        let (mut bytes, mut copies) = (0, Vec::new());
-        for (source, to) in &sources {
-            before(&source.path);
-            let mut options = OpenOptions::new();
-            let mut copy =
-                options.write(true).create(true).truncate(true).mode(0o600).open(to).map_err(io("make", to))?;
-            bytes += std::io::copy(&mut &source.file, &mut copy).map_err(io("copy to", to))?;
-            copies.push((copy, to));
-        }
-        if !sources.iter().all(|(source, _)| source.is_unchanged()) {
+        if replaced || first != second {
+            std::thread::yield_now();
             continue;
         }
-        for (copy, to) in copies {
-            copy.sync_all().map_err(io("sync", to))?;
+        for (source, noted) in sources.iter().zip(&second) {
+            at(Moment::Before(&source.path));
+            if source.copy(noted.map_or(0, |(_, len)| len))?.is_none() {
+                continue 'tries;
+            }
         }
         for (_, to) in stores {
             MonStore::verify(to)?;
@@ -82,7 +139,7 @@ fn copy_with(stores: &[(PathBuf, PathBuf)], tries: u32, before: &mut dyn FnMut(&
             std::fs::remove_file(&lock).map_err(io("remove", &lock))?;
             sync_dir(to)?;
         }
-        return Ok(bytes);
+        return Ok(second.iter().flatten().map(|(_, len)| len).sum());
     }
     let path = stores.first().map(|(from, _)| from.clone()).unwrap_or_default();
     Err(StoreError::Busy { path, tries })
@@ -141,52 +198,146 @@ mod tests {
         (s.entries.last().map_or(s.snapshot.index, |e| e.index), s.snapshot.index)
     }
 
+    /// The file that was open is copied, though another has its name.
     #[test]
-    fn a_store_that_is_folded_while_it_is_copied_makes_a_copy_that_opens() {
+    fn a_store_that_is_folded_while_it_is_copied_makes_a_copy_of_before() {
         let (_d, pairs, mut open) = two("fold");
         let mut folded = false;
-        copy_with(&pairs, TRIES, &mut |next| {
+        copy_with(&pairs, TRIES, &mut |now| {
             // Its log was copied, its snapshot was not.
-            if next.ends_with("a/mon.snapshot") && !std::mem::replace(&mut folded, true) {
+            let here = matches!(now, Moment::Before(next) if next.ends_with("a/mon.snapshot"));
+            if here && !std::mem::replace(&mut folded, true) {
                 open[0].persist(&[write(2)]).unwrap();
                 open[0].persist(&[fold(3)]).unwrap();
             }
         })
         .unwrap();
         assert!(folded);
-        assert_eq!(held(&pairs[0].1), (3, 3));
+        assert_eq!(held(&pairs[0].1), (2, 1));
         MonStore::open(&pairs[0].1).unwrap();
     }
 
-    /// What the first monitor writes after it was copied may be known to the second: then both copies have it.
+    /// A fold between two looks, and in the middle of it: the snapshot is there, the new log is not.
+    #[test]
+    fn a_store_that_is_folded_while_it_is_looked_at_is_looked_at_again() {
+        let (_d, pairs, mut open) = two("fold-looks");
+        let old = std::fs::read(pairs[0].0.join(LOG)).unwrap();
+        let mut folded = false;
+        copy_with(&pairs, TRIES, &mut |now| {
+            if now == Moment::BetweenLooks && !std::mem::replace(&mut folded, true) {
+                open[0].persist(&[fold(2)]).unwrap();
+                std::fs::write(pairs[0].0.join("mon.log.tmp"), &old).unwrap();
+                std::fs::rename(pairs[0].0.join("mon.log.tmp"), pairs[0].0.join(LOG)).unwrap();
+            }
+        })
+        .unwrap();
+        assert_eq!(held(&pairs[0].1), (2, 2));
+        MonStore::open(&pairs[0].1).unwrap();
+    }
+
+    /// What the first monitor writes after it was looked at may be known to the second: then both copies have it.
     #[test]
     fn copies_of_several_stores_are_of_one_moment() {
         let (_d, pairs, mut open) = two("moment");
-        let mut wrote = false;
-        copy_with(&pairs, TRIES, &mut |next| {
-            if next.ends_with("b/mon.log") && !std::mem::replace(&mut wrote, true) {
-                for store in &mut open {
-                    store.persist(&[write(2)]).unwrap();
-                }
+        let (mut looks, mut wrote) = (0, false);
+        copy_with(&pairs, TRIES, &mut |now| match now {
+            Moment::BetweenLooks if looks == 0 => {
+                looks = 1;
+                open.iter_mut().for_each(|store| store.persist(&[write(2)]).unwrap());
             }
+            // What comes after the looks is in neither.
+            Moment::Before(next) if next.ends_with("b/mon.log") && !std::mem::replace(&mut wrote, true) => {
+                open.iter_mut().for_each(|store| store.persist(&[write(3)]).unwrap());
+            }
+            _ => {}
         })
         .unwrap();
         assert!(wrote);
         assert_eq!((held(&pairs[0].1), held(&pairs[1].1)), ((3, 1), (3, 1)));
     }
 
+    /// The record that is just being written is torn in the copy, and cut off when that is opened.
+    #[test]
+    fn a_record_that_was_being_written_is_a_torn_tail() {
+        let (_d, pairs, _open) = two("torn");
+        let log = pairs[0].0.join(LOG);
+        let record = crate::image::record(2, 1, &[&write(2)]);
+        let mut file = OpenOptions::new().append(true).open(&log).unwrap();
+        std::io::Write::write_all(&mut file, &record[..record.len() / 2]).unwrap();
+        copy_with(&pairs, TRIES, &mut |now| {
+            if matches!(now, Moment::Before(next) if next == log) {
+                std::io::Write::write_all(&mut file, &record[record.len() / 2..]).unwrap();
+            }
+        })
+        .unwrap();
+        assert_eq!(held(&pairs[0].1), (2, 1));
+        MonStore::open(&pairs[0].1).unwrap();
+    }
+
+    /// A monitor that starts cuts a torn tail off.
+    #[test]
+    fn a_log_that_is_shorter_than_it_was_is_copied_anew() {
+        let (_d, pairs, _open) = two("shorter");
+        let log = pairs[0].0.join(LOG);
+        let good = std::fs::metadata(&log).unwrap().len();
+        let mut file = OpenOptions::new().append(true).open(&log).unwrap();
+        std::io::Write::write_all(&mut file, b"RNOM of a record").unwrap();
+        let mut cut = 0;
+        let bytes = copy_with(&pairs, TRIES, &mut |now| {
+            if matches!(now, Moment::Before(next) if next == log) {
+                cut += 1;
+                file.set_len(good).unwrap();
+            }
+        });
+        assert_eq!(cut, 2);
+        assert_eq!(std::fs::metadata(pairs[0].1.join(LOG)).unwrap().len(), good);
+        assert!(bytes.unwrap() > good);
+    }
+
     #[test]
     fn stores_that_never_stand_still_are_not_said_to_be_copied() {
         let (_d, pairs, mut open) = two("busy");
         let mut n = 1;
-        let refused = copy_with(&pairs, 5, &mut |next| {
-            if next.ends_with("b/mon.snapshot") {
-                n += 1;
-                open[0].persist(&[write(n)]).unwrap();
-            }
+        let refused = copy_with(&pairs, 5, &mut |now| {
+            assert_eq!(now, Moment::BetweenLooks);
+            n += 1;
+            open[0].persist(&[write(n)]).unwrap();
         });
         assert!(matches!(refused, Err(StoreError::Busy { tries: 5, .. })), "{refused:?}");
         assert_eq!(n, 6);
+    }
+
+    /// Two monitors that write without a pause, the second each time after the first, with folds: no copy of the second is ahead of
+    /// that of the first, nor more than one behind.
+    #[test]
+    fn copies_of_stores_under_load_are_all_made_and_fit() {
+        let (_d, pairs, open) = two("load");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut stores = open;
+            let done = &done;
+            scope.spawn(move || {
+                let mut n = 1;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    n += 1;
+                    for store in &mut stores {
+                        store.persist(&[write(n)]).unwrap();
+                        if n % 64 == 0 {
+                            store.persist(&[fold(n)]).unwrap();
+                        }
+                    }
+                }
+            });
+            for _ in 0..30 {
+                let copied = copy_stores(&pairs);
+                let (a, b) = (held(&pairs[0].1).0, held(&pairs[1].1).0);
+                if copied.is_err() || b > a || a > b + 1 {
+                    done.store(true, std::sync::atomic::Ordering::Relaxed);
+                    panic!("{copied:?}: {a} and {b}");
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     }
 
     #[test]
