@@ -33,6 +33,7 @@ mod event;
 mod failure;
 pub mod image;
 pub mod join;
+mod kv;
 mod mds;
 mod merges;
 mod mgr;

@@ -25,6 +25,7 @@ use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::diff;
 use crate::done::{Done, DoneTable};
+use crate::kv::Kv;
 use crate::txn::MonTxn;
 use bytes::Bytes;
 use spirula_auth::db::AuthDb;
@@ -118,7 +119,7 @@ pub struct State {
     /// Options set when the cluster was made, weaker than any other.
     pub defaults: Arc<BTreeMap<String, String>>,
     /// config-key.
-    pub kv: Arc<BTreeMap<String, Bytes>>,
+    pub kv: Arc<Kv>,
     /// Keys and capabilities.
     pub auth: Arc<AuthDb>,
     /// Keys with which services open tickets; they rotate.
@@ -302,7 +303,7 @@ impl State {
         let encoded = |m: &Metadata| spirula_encoding::to_vec(m).into();
         let fresh = |o: Option<&Self>, same: fn(&Self, &Self) -> bool| o.is_none_or(|o| !same(o, self));
         if fresh(old, |a, b| Arc::ptr_eq(&a.kv, &b.kv)) {
-            rows(txn, old.map(|o| &*o.kv), &self.kv, |k| format!("kv/{k}"), Bytes::clone);
+            rows(txn, old.map(|o| &**o.kv), &self.kv, |k| format!("kv/{k}"), Bytes::clone);
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.osd_metadata, &b.osd_metadata)) {
             rows(txn, old.map(|o| &*o.osd_metadata), &self.osd_metadata, |k| format!("osd-metadata/{k}"), encoded);
@@ -430,7 +431,14 @@ impl State {
         let (table, name) = split_key(key);
         let hex = || u64::from_str_radix(name, 16).ok();
         match table {
-            "kv" => row(&mut self.kv, Some(name.to_owned()), raw(value)),
+            "kv" => {
+                let kv = Arc::make_mut(&mut self.kv);
+                match value {
+                    Some(value) => kv.insert(name.to_owned(), value.clone()),
+                    None => kv.remove(name),
+                };
+                Ok(())
+            }
             "monmap" => shared(&mut self.monmap, value),
             "mgrmap" => shared(&mut self.mgrmap, value),
             "fsmap" => shared(&mut self.fsmap, value),
@@ -542,7 +550,7 @@ impl State {
             created: Arc::new(created),
             config: Arc::new(need(keys, "config")?),
             defaults: Arc::new(need(keys, "defaults")?),
-            kv: Arc::new(table(keys, "kv/", |n| Some(n.to_owned()), raw)?),
+            kv: Arc::new(table(keys, "kv/", |n| Some(n.to_owned()), raw)?.into()),
             auth: Arc::new(need(keys, "auth")?),
             // Clusters made before there was authentication have none.
             service_keys: Arc::new(match keys.get("service-keys") {

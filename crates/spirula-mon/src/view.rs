@@ -2,8 +2,8 @@
 
 use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
+use crate::kv::Kv;
 use crate::state::{HealthMute, Metadata};
-use bytes::Bytes;
 use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest, ServiceMap};
@@ -91,7 +91,7 @@ pub struct ClusterView<'a> {
     /// Options set when the cluster was made; weaker than [`config`](Self::config).
     pub defaults: &'a BTreeMap<String, String>,
     /// config-keys; crash reports are among them.
-    pub kv: &'a BTreeMap<String, Bytes>,
+    pub kv: &'a Kv,
     /// Nobody comes in without a key.
     pub auth_safe: bool,
     /// Users.

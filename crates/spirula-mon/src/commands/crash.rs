@@ -6,6 +6,7 @@
 //! `src/pybind/mgr/crash/module.py` (commands, texts), `src/ceph-crash.in` (who posts).
 
 use super::{Args, CommandResult, CommandSpec, Outcome, settle};
+use crate::kv::Kv;
 use crate::mon::CommandCtx;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -20,7 +21,7 @@ const PREFIX: &str = "mgr/crash/crash/";
 /// Longest report taken, bytes.
 const REPORT_MAX: usize = 256 << 10;
 /// Most values in a report, and how deep they are in one another: in memory each takes far more than the two bytes that it may have as
-/// text, and all reports are read whenever somebody looks at the cluster's health. What daemons write has some hundred.
+/// text, and all reports are read whenever somebody lists them. What daemons write has some hundred.
 const VALUES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
 /// Most reports kept, and their bytes; the oldest go first, and before them those of a time that is to come. All of them can be archived in one entry of the monitors' log.
@@ -109,6 +110,38 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
 ];
 
+/// Longest name of a daemon, a host and a time in a line of health, bytes.
+const WORD_MAX: usize = 80;
+
+/// The id of the report that this key is of.
+pub(crate) fn id_of(key: &str) -> Option<&str> {
+    key.strip_prefix(PREFIX)
+}
+
+/// What is known of a report without reading it again ([`crate::kv`]).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Noted {
+    pub stamp: UTime,
+    /// Nobody has archived it.
+    pub is_new: bool,
+    /// What it counts against [`REPORTS_BYTES`].
+    cost: usize,
+    /// What health says of it.
+    pub line: String,
+}
+
+impl Noted {
+    /// Reads a report; `None` for what is none: somebody set the key by hand.
+    pub fn of(report: &Bytes) -> Option<Self> {
+        let crash = Crash::of("", report)?;
+        let word = |field: &str| crash.text(field).chars().take(WORD_MAX).collect::<String>();
+        let host = word("utsname_hostname");
+        let at = if host.is_empty() { String::new() } else { format!(" on host {host}") };
+        let line = format!("{} crashed{at} at {}", word("entity_name"), word("timestamp"));
+        Some(Self { stamp: crash.stamp, is_new: crash.is_new(), cost: cost(report), line })
+    }
+}
+
 /// A report as kept.
 struct Crash {
     id: String,
@@ -117,6 +150,16 @@ struct Crash {
 }
 
 impl Crash {
+    fn of(id: &str, report: &Bytes) -> Option<Self> {
+        // When it was archived is added to it.
+        if !is_plain(report, 1) {
+            return None;
+        }
+        let fields: Map<String, Value> = serde_json::from_slice(report).ok()?;
+        let stamp = fields.get("timestamp").and_then(Value::as_str).and_then(UTime::from_iso)?;
+        Some(Self { id: id.to_owned(), stamp, fields })
+    }
+
     fn text(&self, field: &str) -> &str {
         self.fields.get(field).and_then(Value::as_str).unwrap_or_default()
     }
@@ -157,36 +200,33 @@ fn cost(report: &[u8]) -> usize {
     report.len() + values(report).0 * VALUE_COST
 }
 
-/// All reports, oldest first. What cannot be read as one (somebody set the key by hand) is left
-/// out.
-fn crashes(kv: &BTreeMap<String, Bytes>) -> Vec<Crash> {
-    let keys = kv.range(PREFIX.to_owned()..).take_while(|(k, _)| k.starts_with(PREFIX));
-    let mut all: Vec<Crash> = keys
-        // When it was archived is added to it.
-        .filter(|(_, v)| is_plain(v, 1))
-        .filter_map(|(k, v)| {
-            let fields: Map<String, Value> = serde_json::from_slice(v).ok()?;
-            let stamp = fields.get("timestamp").and_then(Value::as_str).and_then(UTime::from_iso)?;
-            Some(Crash { id: k.get(PREFIX.len()..)?.to_owned(), stamp, fields })
-        })
-        .collect();
-    all.sort_by(|a, b| (a.stamp, &a.id).cmp(&(b.stamp, &b.id)));
+/// The reports' ids, oldest first.
+fn by_age(kv: &Kv) -> Vec<(&String, &Noted)> {
+    let mut all: Vec<_> = kv.crashes().iter().collect();
+    all.sort_by_key(|(id, noted)| (noted.stamp, *id));
     all
 }
 
-/// Reports that nobody has archived, of the last two weeks: one line each, for `health`.
-pub(crate) fn recent(kv: &BTreeMap<String, Bytes>, now: UTime) -> Vec<String> {
-    let fresh = |c: &Crash| c.is_new() && now.sec.saturating_sub(c.stamp.sec) < RECENT;
-    let line = |c: Crash| {
-        let host = c.text("utsname_hostname");
-        let at = if host.is_empty() { String::new() } else { format!(" on host {host}") };
-        format!("{} crashed{at} at {}", c.text("entity_name"), c.text("timestamp"))
-    };
-    crashes(kv).into_iter().filter(fresh).map(line).collect()
+fn report(kv: &Kv, id: &str) -> Option<Crash> {
+    Crash::of(id, kv.get(&format!("{PREFIX}{id}"))?)
 }
 
-fn table(ctx: &CommandCtx<'_>, keep: impl Fn(&Crash) -> bool) -> CommandResult {
-    let all: Vec<Crash> = crashes(&ctx.work.state.kv).into_iter().filter(keep).collect();
+/// Those reports that are wanted, oldest first, read whole. What cannot be read as one (somebody set the key by hand) is left out.
+fn crashes(kv: &Kv, wanted: impl Fn(&Noted) -> bool) -> Vec<Crash> {
+    by_age(kv).into_iter().filter(|(_, noted)| wanted(noted)).filter_map(|(id, _)| report(kv, id)).collect()
+}
+
+/// Reports that nobody has archived, of the last two weeks: one line each, for `health`.
+pub(crate) fn recent(known: &BTreeMap<String, Noted>, now: UTime) -> Vec<String> {
+    let fresh = |c: &&Noted| c.is_new && now.sec.saturating_sub(c.stamp.sec) < RECENT;
+    let mut recent: Vec<(UTime, &String, &Noted)> =
+        known.iter().filter(|(_, c)| fresh(c)).map(|(id, c)| (c.stamp, id, c)).collect();
+    recent.sort_by_key(|(stamp, id, _)| (*stamp, *id));
+    recent.into_iter().map(|(_, _, c)| c.line.clone()).collect()
+}
+
+fn table(ctx: &CommandCtx<'_>, keep: impl Fn(&Noted) -> bool) -> CommandResult {
+    let all = crashes(&ctx.work.state.kv, keep);
     if ctx.format.is_json() {
         let list = Value::Array(all.into_iter().map(|c| Value::Object(c.fields)).collect());
         return CommandResult::data(to_python_pretty(&list) + "\n");
@@ -209,13 +249,12 @@ fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 }
 
 fn ls_new(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    table(ctx, Crash::is_new)
+    table(ctx, |c| c.is_new)
 }
 
 fn found(ctx: &CommandCtx<'_>, args: &Args) -> Result<Crash, (i32, String)> {
     let id = args.str("id");
-    let all = crashes(&ctx.work.state.kv);
-    all.into_iter().find(|c| c.id == id).ok_or_else(|| (EINVAL, format!("crash info: {id} not found")))
+    report(&ctx.work.state.kv, &id).ok_or_else(|| (EINVAL, format!("crash info: {id} not found")))
 }
 
 fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -260,21 +299,21 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         let kv = Arc::make_mut(&mut ctx.work.state.kv);
         if !kv.contains_key(&key) {
             let report = Bytes::from(Value::Object(fields).to_string());
-            let mut all = crashes(kv);
+            let mut all: Vec<(String, Noted)> =
+                by_age(kv).into_iter().map(|(id, noted)| (id.clone(), noted.clone())).collect();
             // Whoever posts says of when it is: a report of tomorrow would outlive all others.
             let soonest = ctx.work.now.sec.saturating_add(AHEAD);
-            let ahead = |c: &Crash| c.stamp.sec.checked_sub(soonest).filter(|by| *by > 0);
-            all.sort_by_key(|c| ahead(c).map_or((true, 0), |by| (false, u32::MAX - by)));
-            let of = |kv: &BTreeMap<String, Bytes>, id| kv.get(&format!("{PREFIX}{id}")).map_or(0, |v| cost(v));
+            let ahead = |c: &Noted| c.stamp.sec.checked_sub(soonest).filter(|by| *by > 0);
+            all.sort_by_key(|(_, c)| ahead(c).map_or((true, 0), |by| (false, u32::MAX - by)));
             // What is no report, and so is never pushed out, does not push out others.
             let (mut left, mut bytes) = (all.len(), cost(&report));
-            bytes += all.iter().map(|c| of(kv, &c.id)).sum::<usize>();
-            for oldest in &all {
+            bytes += all.iter().map(|(_, c)| c.cost).sum::<usize>();
+            for (id, oldest) in &all {
                 if left < REPORTS_MAX && bytes <= REPORTS_BYTES {
                     break;
                 }
-                (left, bytes) = (left - 1, bytes - of(kv, &oldest.id));
-                kv.remove(&format!("{PREFIX}{}", oldest.id));
+                (left, bytes) = (left - 1, bytes - oldest.cost);
+                kv.remove(&format!("{PREFIX}{id}"));
             }
             kv.insert(key, report);
         }
@@ -295,8 +334,10 @@ fn prune(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     };
     let oldest = ctx.work.now.sec.saturating_sub(seconds);
     let kv = Arc::make_mut(&mut ctx.work.state.kv);
-    for c in crashes(kv).into_iter().filter(|c| c.stamp.sec < oldest) {
-        kv.remove(&format!("{PREFIX}{}", c.id));
+    let old: Vec<String> =
+        kv.crashes().iter().filter(|(_, c)| c.stamp.sec < oldest).map(|(id, _)| id.clone()).collect();
+    for id in old {
+        kv.remove(&format!("{PREFIX}{id}"));
     }
     CommandResult::default()
 }
@@ -318,21 +359,24 @@ fn archive(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn archive_all(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    for c in crashes(&ctx.work.state.kv) {
+    for c in crashes(&ctx.work.state.kv, |c| c.is_new) {
         keep_archived(ctx, c);
     }
     CommandResult::default()
 }
 
 fn stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let all = crashes(&ctx.work.state.kv);
+    let all = by_age(&ctx.work.state.kv);
     let mut out = format!("{} crashes recorded\n", all.len());
     for days in [1, 3, 7] {
-        let old: Vec<&Crash> =
-            all.iter().filter(|c| ctx.work.now.sec.saturating_sub(c.stamp.sec) > days * 86_400).collect();
+        let old: Vec<&String> = all
+            .iter()
+            .filter(|(_, c)| ctx.work.now.sec.saturating_sub(c.stamp.sec) > days * 86_400)
+            .map(|(id, _)| *id)
+            .collect();
         if !old.is_empty() {
             out.push_str(&format!("{} older than {days} days old:\n", old.len()));
-            old.iter().for_each(|c| out.push_str(&format!("{}\n", c.id)));
+            old.iter().for_each(|id| out.push_str(&format!("{id}\n")));
         }
     }
     CommandResult::data(out)
@@ -345,7 +389,7 @@ fn json_report(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     };
     let since = ctx.work.now.sec.saturating_sub(seconds);
     let mut by_program: BTreeMap<String, u64> = BTreeMap::new();
-    for crash in crashes(&ctx.work.state.kv).into_iter().filter(|c| c.stamp.sec >= since) {
+    for crash in crashes(&ctx.work.state.kv, |c| c.stamp.sec >= since) {
         let name = Some(crash.text("process_name")).filter(|n| !n.is_empty()).unwrap_or("unknown");
         *by_program.entry(name.to_owned()).or_insert(0) += 1;
     }

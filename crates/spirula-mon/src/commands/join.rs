@@ -94,10 +94,12 @@ fn ids(work: &Work) -> Vec<String> {
 
 /// Moves the ends of tokens, and of what they gave.
 pub(crate) fn shift(work: &mut Work, to: impl Fn(UTime) -> UTime) {
-    for (_, given) in Arc::make_mut(&mut work.state.kv).iter_mut().filter(|(k, _)| k.starts_with(MON_NAMES)) {
-        if let Some((until, token)) = given_until(given) {
-            *given = given_by(to(until), token).into();
-        }
+    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let moved = names.filter_map(|(k, given)| given_until(given).map(|(until, token)| (k, given_by(to(until), token))));
+    let moved: Vec<(String, String)> = moved.map(|(k, given)| (k.clone(), given)).collect();
+    if !moved.is_empty() {
+        let kv = Arc::make_mut(&mut work.state.kv);
+        moved.into_iter().for_each(|(k, given)| drop(kv.insert(k, given.into())));
     }
     for id in ids(work) {
         if let Some(mut r) = record(work, &id) {

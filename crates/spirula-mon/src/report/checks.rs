@@ -173,7 +173,7 @@ fn users(view: &ClusterView<'_>, out: &mut Checks) {
 
 /// Daemons that died lately, until somebody archives the reports.
 fn crashes(view: &ClusterView<'_>, out: &mut Checks) {
-    let detail = crate::commands::crash::recent(view.kv, view.now);
+    let detail = crate::commands::crash::recent(view.kv.crashes(), view.now);
     if !detail.is_empty() {
         let summary = format!("{} daemons have recently crashed", detail.len());
         warn(out, "RECENT_CRASH", summary, detail);

@@ -60,7 +60,7 @@ struct World {
     none_mgr: BTreeMap<String, BTreeMap<String, String>>,
     none_mds: BTreeMap<u64, spirula_messages::ceph::MdsHealth>,
     none_defaults: BTreeMap<String, String>,
-    none_kv: BTreeMap<String, bytes::Bytes>,
+    none_kv: crate::kv::Kv,
     undone: BTreeMap<&'static str, String>,
     auth: spirula_auth::db::AuthDb,
 }
@@ -129,7 +129,7 @@ impl World {
             none_mgr: BTreeMap::new(),
             none_mds: BTreeMap::new(),
             none_defaults: BTreeMap::new(),
-            none_kv: BTreeMap::new(),
+            none_kv: crate::kv::Kv::default(),
             undone: BTreeMap::new(),
             auth: Default::default(),
         }

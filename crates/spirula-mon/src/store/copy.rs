@@ -151,6 +151,7 @@ mod tests {
     use crate::image::Identity;
     use spirula_quorum::{Entry, EntryKind, HardState, Members, Persist, Snapshot};
     use spirula_types::Uuid;
+    use std::sync::Arc;
 
     struct Dir(PathBuf);
     impl Drop for Dir {
@@ -312,32 +313,28 @@ mod tests {
     #[test]
     fn copies_of_stores_under_load_are_all_made_and_fit() {
         let (_d, pairs, open) = two("load");
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let mut stores = open;
-            let done = &done;
-            scope.spawn(move || {
-                let mut n = 1;
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    n += 1;
-                    for store in &mut stores {
-                        store.persist(&[write(n)]).unwrap();
-                        if n % 64 == 0 {
-                            store.persist(&[fold(n)]).unwrap();
-                        }
+        // The writer ends with this, also where the test fails.
+        let going = Arc::new(());
+        let gone = Arc::downgrade(&going);
+        let writer = std::thread::spawn(move || {
+            let (mut stores, mut n) = (open, 1);
+            while gone.upgrade().is_some() {
+                n += 1;
+                for store in &mut stores {
+                    store.persist(&[write(n)]).unwrap();
+                    if n % 64 == 0 {
+                        store.persist(&[fold(n + 1)]).unwrap();
                     }
                 }
-            });
-            for _ in 0..30 {
-                let copied = copy_stores(&pairs);
-                let (a, b) = (held(&pairs[0].1).0, held(&pairs[1].1).0);
-                if copied.is_err() || b > a || a > b + 1 {
-                    done.store(true, std::sync::atomic::Ordering::Relaxed);
-                    panic!("{copied:?}: {a} and {b}");
-                }
             }
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
+        for _ in 0..30 {
+            copy_stores(&pairs).unwrap();
+            let (a, b) = (held(&pairs[0].1).0, held(&pairs[1].1).0);
+            assert!(b <= a && a <= b + 1, "{a} and {b}");
+        }
+        drop(going);
+        writer.join().unwrap();
     }
 
     #[test]

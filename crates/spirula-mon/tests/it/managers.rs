@@ -217,10 +217,8 @@ fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {
     let listed = answer(c.send(mgr, run(8, json!({"prefix": "fs volume ls", "format": "json"})).into_message(6)));
     assert_eq!(&listed.output[..], br#"[{"name":"v"}]"#);
     let audit = c.ok(r#"{"prefix": "log last", "num": 20, "channel": "audit", "level": "info"}"#);
-    assert!(
-        audit.contains("entity='client.manila' cmd='[{\"name\":\"v\",\"prefix\":\"fs volume create\"}]'"),
-        "{audit}"
-    );
+    let said = r#"entity='client.manila' cmd='[{"prefix":"fs volume create","name":"v"}]': finished"#;
+    assert!(audit.contains(said), "{audit}");
     let no = answer(c.send(mgr, run(9, json!({"prefix": "osd out", "ids": ["0"]})).into_message(7)));
     assert_eq!((no.id, no.result), (9, -13));
 }

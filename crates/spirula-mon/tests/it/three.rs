@@ -430,6 +430,7 @@ fn a_command_of_the_managers_finds_it_at_whichever_monitor_it_is() {
     for dies in [false, true] {
         let mut c = Three::new();
         let old = c.until_led();
+        (0..30).for_each(|_| c.tick());
         let [near, far] = [1, 2].map(|n| (old + n) % 3);
         let features = spirula_types::features::PACIFIC;
         let mgr = Peer { kind: EntityType::Mgr, id: "x".into(), global_id: 9000, addrs: addr(0), features };
