@@ -781,7 +781,7 @@ class Block(Case):
     def test_2_who_is_killed_leaves_nothing_for_long(self):
         p = subprocess.Popen([harness.BINARY, 'bench', 'block', '--dir', self.c.dir, '--image-size', '64M', '-s', '4', '--out', os.path.join(self.scratch, 'killed')],
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        there = lambda: self.pools() and 'spirula-bench-block' in self.c.run('rbd', '-p', 'spirula-bench', 'ls', check=False).out
+        there = lambda: self.pools() and 'spirula-bench.' in self.c.run('rbd', '-p', 'spirula-bench', 'ls', check=False).out
         wait(there, 'an image')
         p.kill()
         p.wait()
@@ -797,6 +797,18 @@ class Block(Case):
         self.c.run('rbd', 'create', '-p', 'spirula-bench', '--size', '16M', 'somebodys')
         self.bench('beside')
         self.c.spirula('bench', 'clean', '--dir', self.c.dir)
+        assert self.c.run('rbd', '-p', 'spirula-bench', 'ls').out.split() == ['somebodys']
+
+    def test_4_a_run_that_lives_is_left_alone(self):
+        """By whoever cleans up on this host, and by another run beside it: between two of its loads nobody has its image open."""
+        p = subprocess.Popen([harness.BINARY, 'bench', 'block', '--dir', self.c.dir, '--image-size', '64M', '-s', '1', '--repeats', '4', '--out',
+                              os.path.join(self.scratch, 'alive')], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wait(lambda: 'spirula-bench.' in self.c.run('rbd', '-p', 'spirula-bench', 'ls', check=False).out, 'an image')
+        self.bench('second')
+        while p.poll() is None:
+            self.c.spirula('bench', 'clean', '--dir', self.c.dir)
+        out = p.communicate()[0]
+        assert p.returncode == 0, out
         assert self.c.run('rbd', '-p', 'spirula-bench', 'ls').out.split() == ['somebodys']
 
 

@@ -1,22 +1,27 @@
 //! `spirula bench block`: block images as fio's rbd engine sees them, with librbd. Image and pool are made for it and removed.
+//!
+//! Each run has an image of its own, which is called as its note in the pool says ([`crate::litter`]): so runs beside each other do not
+//! meet, and an image whose note is gone, or is that of a dead run, is nobody's any more.
 
 use crate::args::{BlockArgs, BlockPreset, Lab};
 use crate::bail;
 use crate::disk::{Log, of_fio};
 use crate::expect::{Baseline, Geometry, bottleneck};
+use crate::litter::{Note, left_alone};
 use crate::load::Mode;
 use crate::objects::{cluster_of, find_pool, remove_pool};
 use crate::prelude::*;
 use crate::progress::{bytes_rate, ms, size};
 use crate::session::{Session, Way};
 use crate::shown::Shown;
-use crate::used::Watch;
+use crate::used::{Watch, hostname};
+use spirula_types::errno;
 use std::process::{Command, Stdio};
 
 /// The pool that is made where none was named.
 const POOL: &str = "spirula-bench";
-/// The image. One that a killed run left is replaced.
-const IMAGE: &str = "spirula-bench-block";
+/// What images are called behind the prefix of their run.
+const IMAGE: &str = "block";
 /// The object in which librbd writes down which images a pool has.
 const DIRECTORY: &str = "rbd_directory";
 
@@ -73,20 +78,22 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     let g = find_pool(&session, a.pool.as_deref().unwrap_or(POOL), a.pool.is_none())?;
     shown.results.set("cluster", cluster_of(&session));
     shown.results.set("pool", g.json());
-    // Not there is what it should be.
-    let _ = rbd(way, &g.name, &["rm", "--no-progress", IMAGE])?;
+    // It has no objects but the image.
+    let note = Note::take(&session, g.pool, 0, 0)?;
+    let image = image_of(&note.prefix);
     let (seconds, repeats) = lasts(a);
-    let made = must(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), IMAGE]);
+    let made = must(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), &image]);
     let outcome = made.and_then(|_| {
         (0..repeats).try_for_each(|repeat| {
             if lab.stopped() {
                 bail!("interrupted");
             }
-            one(a, way, &g, baseline.as_ref(), (repeat, repeats), seconds, shown)
+            one(a, way, (&g, &image), baseline.as_ref(), (repeat, repeats), seconds, shown)
         })
     });
-    // Also what failed is cleaned up; what failed first is what is said.
-    let cleared = clear(&session, way, &g);
+    // Also what failed is cleaned up; what failed first is what is said. Without its image the run has left nothing.
+    let removed = remove(way, &g.name, &image).and_then(|()| note.clean(&session, &[]));
+    let cleared = removed.and_then(|()| clear(&session, way, &g, &hostname(), false));
     let gone = remove_pool(&session, &g);
     if let Ok(Some(word)) = &gone {
         shown.say(word);
@@ -103,20 +110,45 @@ fn must(way: &Way, pool: &str, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// The image goes, and in a pool of a run, where nobody has another image, what librbd keeps of them: the pool would count as used.
+fn image_of(prefix: &str) -> String {
+    format!("{prefix}{IMAGE}")
+}
+
+/// Removes an image, if it is there.
+fn remove(way: &Way, pool: &str, image: &str) -> Result<()> {
+    let out = rbd(way, pool, &["rm", "--no-progress", image])?;
+    // The tool ends with ENOENT.
+    if !out.status.success() && out.status.code() != Some(errno::ENOENT) {
+        bail!("rbd rm {image}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Those images that a dead run of this host left, by their names; `alone` are the prefixes of runs that are to be left alone.
+fn dead<'a>(images: &'a str, host: &str, alone: &[String]) -> Vec<&'a str> {
+    let of_host = format!("spirula-bench.{host}.");
+    let is_dead = |image: &&str| {
+        image.starts_with(&of_host) && image.ends_with(IMAGE) && alone.iter().all(|prefix| image_of(prefix) != **image)
+    };
+    images.lines().map(str::trim).filter(is_dead).collect()
+}
+
+/// The images of dead runs of this host go, and in a pool of a run, where nobody has another image, what librbd keeps of them: the pool
+/// would count as used. Those of runs that live, or are elsewhere, stay; with `gone` nobody of that name runs elsewhere.
 ///
 /// # Errors
 /// When an image cannot be removed: a fio of a run that was killed may have it open still.
-pub fn clear(session: &Session, way: &Way, g: &Geometry) -> Result<()> {
+pub fn clear(session: &Session, way: &Way, g: &Geometry, host: &str, gone: bool) -> Result<()> {
     if !crate::litter::is_there(session, g.pool, DIRECTORY)? {
         return Ok(());
     }
+    // A run has its note before it has an image, and after: whose note is not found now has ended since, or long ago.
     let images = must(way, &g.name, &["ls"])?;
-    if images.lines().any(|l| l.trim() == IMAGE) {
-        must(way, &g.name, &["rm", "--no-progress", IMAGE])?;
-    }
-    let others = images.lines().any(|l| !l.trim().is_empty() && l.trim() != IMAGE);
-    if !g.made || others || !must(way, &g.name, &["trash", "ls", "--all"])?.trim().is_empty() {
+    let alone = left_alone(session, g.pool, host, gone)?;
+    let dead = dead(&images, host, &alone);
+    dead.iter().try_for_each(|image| remove(way, &g.name, image))?;
+    let others = images.lines().map(str::trim).any(|l| !l.is_empty() && !dead.contains(&l));
+    if !g.made || others || !alone.is_empty() || !must(way, &g.name, &["trash", "ls", "--all"])?.trim().is_empty() {
         return Ok(());
     }
     [DIRECTORY, "rbd_info", "rbd_trash"].iter().try_for_each(|object| crate::litter::delete(session, g.pool, object))
@@ -125,7 +157,7 @@ pub fn clear(session: &Session, way: &Way, g: &Geometry) -> Result<()> {
 fn one(
     a: &BlockArgs,
     way: &Way,
-    g: &Geometry,
+    (g, image): (&Geometry, &str),
     baseline: Option<&Baseline>,
     (repeat, repeats): (u64, u64),
     seconds: u64,
@@ -137,7 +169,7 @@ fn one(
     let log = Log::new();
     let mut fio = Command::new("fio");
     fio.args(["--name=spirula", "--output-format=json+", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
-        .args([format!("--clientname={}", way.user), format!("--pool={}", g.name), format!("--rbdname={IMAGE}")])
+        .args([format!("--clientname={}", way.user), format!("--pool={}", g.name), format!("--rbdname={image}")])
         .arg(format!("--runtime={seconds}"))
         .args(&words)
         .args(log.args())
@@ -211,6 +243,17 @@ mod tests {
 
     fn asked(words: &str) -> (String, Vec<String>, u64) {
         job(&Words::try_parse_from(words.split(' ')).expect("arguments").args)
+    }
+
+    /// What belongs to a run that lives, to another host, or to somebody else is left alone.
+    #[test]
+    fn only_images_of_dead_runs_of_this_host_are_removed() {
+        let images = "spirula-bench.a.7.00ff.block\nspirula-bench.a.8.00fe.block\nspirula-bench.b.7.00ff.block\nblock\nmine\n\
+                      spirula-bench.a.7.00ff.copy\n";
+        let alone = ["spirula-bench.a.8.00fe.".to_owned()];
+        assert_eq!(dead(images, "a", &alone), ["spirula-bench.a.7.00ff.block"]);
+        assert_eq!(dead(images, "a", &[]).len(), 2);
+        assert!(dead(images, "c", &[]).is_empty());
     }
 
     /// Several clients of one image would hand its lock to each other, and nothing else would be measured.

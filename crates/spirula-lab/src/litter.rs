@@ -330,6 +330,23 @@ pub fn clean(session: &Session, pool: PoolId, host: &str, gone: bool) -> Result<
     failed.map(|()| (dead, left))
 }
 
+/// What runs of this host's name are called that are to be left alone: those that live, and those of which nobody here can say. With
+/// `gone` nobody of that name runs elsewhere.
+///
+/// # Errors
+/// When the pool does not answer.
+pub fn left_alone(session: &Session, pool: PoolId, host: &str, gone: bool) -> Result<Vec<String>> {
+    let mut alone = Vec::new();
+    for n in 0..NOTES {
+        match Note::read(session, pool, &format!("spirula-bench.run.{host}.{n}"))? {
+            Some((_, Whose::Elsewhere)) if gone => {}
+            Some((note, Whose::Living | Whose::Elsewhere)) => alone.push(note.prefix),
+            Some((_, Whose::Dead)) | None => {}
+        }
+    }
+    Ok(alone)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

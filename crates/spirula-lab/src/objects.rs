@@ -621,7 +621,7 @@ pub fn clean(lab: &Lab, a: &CleanArgs) -> Result<()> {
     let id = g.pool;
     let of_a_run = |p: &PgPool| p.application_metadata.keys().eq([APPLICATION]);
     g.made = g.name == POOL && session.look(move |map| map.pool(id).is_some_and(of_a_run))?;
-    if let Err(e) = crate::block::clear(&session, &way, &g) {
+    if let Err(e) = crate::block::clear(&session, &way, &g, &host, a.host.is_some()) {
         lab.say(format!("block images of a run may be left in {}: {e:#}", a.pool));
     }
     if let Some(word) = remove_pool(&session, &g)? {
