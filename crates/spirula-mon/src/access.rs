@@ -152,11 +152,14 @@ pub(crate) enum Ruling {
 /// # Errors
 /// When the message is malformed.
 pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> Result<Ruling, MessageError> {
-    if m.kind == MonRun::KIND
-        && peer.kind == EntityType::Mgr
-        && let Some(refused) = by_manager(state, &m)?
-    {
-        return Ok(Ruling::Refused(Some(refused)));
+    if m.kind == MonRun::KIND {
+        // Whatever this one may do itself.
+        if peer.kind != EntityType::Mgr {
+            return Ok(Ruling::Refused(None));
+        }
+        if let Some(refused) = by_manager(state, &m)? {
+            return Ok(Ruling::Refused(Some(refused)));
+        }
     }
     let (caps, addr) = match access {
         Access::Everything => return Ok(Ruling::Go(m)),

@@ -525,7 +525,7 @@ impl Mon {
             }
         }
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
-        let command = for_leader(&m);
+        let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
         let limited = command || matches!(session.peer.kind, EntityType::Client | EntityType::Mds);
         let bytes = bytes_of(&m);
         let too_large = bytes > REQUEST_MAX
@@ -579,7 +579,7 @@ impl Mon {
                 self.relay(&peer, &m, out);
                 self.on_manager(&peer.id, &m, out)?;
             }
-            MgrRan::KIND => {
+            MgrRan::KIND if session.peer.kind == EntityType::Mgr => {
                 let peer = session.peer.clone();
                 self.relay_to_leader(&peer, &m, out);
                 self.on_manager(&peer.id, &m, out)?;

@@ -25,7 +25,7 @@ macro_rules! bodies {
 bodies! {
     OsdBoot, OsdMarkMeDown, OsdMarkMeDownAck, OsdFailureReport, OsdAlive, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck, OsdPgTemp, OsdStop, OsdReport, OsdReportAck, OsdScrub, MgrBeacon, MgrDigest, PgWrite, PgTxn, PgAcks,
-    PgCtls, OsdPing, OsdPong, OsdRenewed,
+    PgCtls, OsdPing, OsdPong, OsdRenewed, MgrRun, MgrRan, MonRun, MonRan,
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(256, data, |data| {

@@ -7,7 +7,7 @@ use spirula_encoding::UTime;
 use spirula_fuzz::message;
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MMgrCommand, MMonCommandAck, MOsdMap, kind};
-use spirula_messages::cluster::control::OsdReport;
+use spirula_messages::cluster::control::{MgrRun, MonRan, OsdReport};
 use spirula_mgr::{Mgr, MgrConfig, MgrEvent, Now, Peer};
 use spirula_types::{AddrVec, EntityName, Uuid};
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ const KINDS: &[u16] = &[
     MMonCommandAck::KIND,
     kind::MGR_MAP,
     kind::CONFIG,
+    MgrRun::KIND,
+    MonRan::KIND,
 ];
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::memory::bounded_by(16 << 20, 1024, data, |data| {

@@ -599,6 +599,10 @@ fn a_manager_passes_on_nothing_but_its_own_commands() {
         }
     };
     let remove = |name: &str| json!({"prefix": "fs volume rm", "vol_name": name});
+    let asker = crate::quorum::carried_peer(&peer(EntityType::Client));
+    let run = MonRun { id: 9, asker, limited: false, cmd: vec![remove("a").to_string()], input: bytes::Bytes::new() };
+    let by_client = rule(&Access::Everything, &peer(EntityType::Client), &state, run.into_message(1));
+    assert!(matches!(by_client, Ok(Ruling::Refused(None))), "it is no manager");
     assert_eq!(answer("one", remove("a")), 0);
     assert_eq!(answer("one", remove("b")), errno::EPERM);
     assert_eq!(answer("all", remove("b")), 0);

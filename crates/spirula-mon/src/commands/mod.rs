@@ -3,7 +3,8 @@
 //! A command is data ([`CommandSpec`]) and a function. Signatures are Ceph 16.2's
 //! (`tests/data/vectors/mon-command-signatures.json.gz`), because the CLI parses what
 //! the user types with them. The active manager's commands are listed behind ours, as it
-//! described them in its beacon; clients send those to it.
+//! described them in its beacon; clients send those to it, or to a monitor, which has it run them
+//! ([`crate::proxy`]).
 
 pub mod args;
 mod auth;
