@@ -185,6 +185,31 @@ class Scrub(Rotten):
         said = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'revert')
         assert 'pg has no unfound objects' in said.err, said
 
+    def test_4_b_omaps_that_are_large_are_reported(self):
+        self.pool('omaps')
+        self.c.ceph('config', 'set', 'osd', 'osd_deep_scrub_large_omap_object_key_threshold', '10')
+        self.c.ceph('config', 'set', 'osd', 'osd_deep_scrub_large_omap_object_value_sum_threshold', '5000')
+        self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('omaps') as io:
+    for name, n, size in (('many', 50, 1), ('big', 3, 4000), ('small', 3, 1)):
+        with rados.WriteOpCtx() as op:
+            io.set_omap(op, tuple('k%d' % i for i in range(n)), (b'v' * size,) * n); io.operate_write_op(op, name)
+''')
+        pgid = self.json_map('omaps', 'many')['pgid']
+        reported = lambda: self.c.json('health', 'detail')['checks'].get('LARGE_OMAP_OBJECTS')
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        found = wait(reported, 'LARGE_OMAP_OBJECTS')
+        assert found['severity'] == 'HEALTH_WARN' and found['summary']['message'] == '2 large omap objects', found
+        assert found['detail'][0]['message'] == "2 large objects found in pool 'omaps'", found
+        lines = lambda: [l for l in self.c.ceph('log', 'last', '300', 'warn', 'cluster').out.splitlines() if 'Large omap object found. Object:' in l]
+        said = wait(lambda: len(lines()) == 2 and lines(), 'both in the cluster log')
+        assert any(':::many:head' in l and 'Key count: 50 ' in l for l in said) and any(':::big:head' in l and 'Size (bytes): 12000' in l for l in said), said
+        for name in ('many', 'big'):
+            self.c.rados('-p', 'omaps', 'rm', name)
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        wait(lambda: not reported(), 'an end of LARGE_OMAP_OBJECTS')
+
     def unfound(self, pgid):
         return json.loads(self.c.ceph('pg', pgid, 'list_unfound').out)
 

@@ -100,6 +100,7 @@ pub fn checks(
     pg_numbers(pgs, digest, map, settings, &mut out);
     repairs(digest, &mut out);
     not_scrubbed(pgs, map, settings, now, &mut out);
+    large_omaps(digest, map, &mut out);
     slow_ops(slow, &mut out);
     paths(small_paths, &mut out);
     out.extend(crate::network::checks(digest, WARNING));
@@ -359,6 +360,21 @@ fn not_scrubbed(pgs: &PgMap, map: &OsdMap, settings: &Settings, now: UTime, out:
     }
 }
 
+/// Objects whose omap is too large, as deep scrubs found.
+fn large_omaps(digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
+    let of_pool = digest.pools.iter().map(|(id, p)| (*id, p.stat.stats.sum.num_large_omap_objects));
+    let large: Vec<_> = of_pool.filter(|(_, n)| *n > 0).collect();
+    let count: i64 = large.iter().map(|(_, n)| n).sum();
+    let found =
+        |(id, n): &(spirula_types::PoolId, i64)| format!("{n} large objects found in pool '{}'", map.pool_name(*id));
+    let mut detail: Vec<String> = large.iter().take(DETAIL_MAX).map(found).collect();
+    if count > 0 {
+        detail.push("Search the cluster log for 'Large omap object found' for more details.".to_owned());
+        let summary = format!("{count} large omap objects");
+        out.push(check("LARGE_OMAP_OBJECTS", WARNING, summary, count.unsigned_abs(), detail));
+    }
+}
+
 fn slow_ops(slow: &BTreeMap<OsdId, SlowOps>, out: &mut Vec<HealthInput>) {
     let slow: Vec<(&OsdId, &SlowOps)> = slow.iter().filter(|(_, s)| s.count > 0).collect();
     let count: u64 = slow.iter().map(|(_, s)| u64::from(s.count)).sum();
@@ -511,6 +527,22 @@ mod tests {
         assert_eq!(found(&w, 130), []);
         let later = found(&w, 161);
         assert_eq!(later[0].detail, ["pg 3.0 is stuck inactive for 61s, current state unknown, last acting []"]);
+    }
+
+    #[test]
+    fn large_omaps_are_counted_by_pool() {
+        let mut w = world();
+        for (seed, n) in [(0, 2), (1, 1)] {
+            let pg = PgId::new(2, seed);
+            let mut s = w.pgs.pgs()[&pg].clone();
+            s.reported_seq += 1;
+            s.stats.num_large_omap_objects = n;
+            w.pgs.report(&w.map, t(20), 1, OsdStatReport::default(), [(pg, s)]);
+        }
+        let [found] = &found(&w, 30)[..] else { panic!("{:?}", found(&w, 30)) };
+        let said = (&found.code[..], found.severity, &found.summary[..], found.count);
+        assert_eq!(said, ("LARGE_OMAP_OBJECTS", WARNING, "3 large omap objects", 3));
+        assert_eq!(found.detail[0], "3 large objects found in pool 'rp'");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::osd::OsdCore;
 use spirula_encoding::UTime;
 use spirula_messages::ceph::log::severity;
 use spirula_messages::ceph::{LogEntry, MLog};
+use spirula_pg::LogLevel;
 use spirula_types::{EntityName, EntityType};
 use std::collections::VecDeque;
 
@@ -22,13 +23,20 @@ pub(crate) struct ClusterLog {
 
 impl ClusterLog {
     /// Adds a line, said at `wall`.
-    fn say(&mut self, error: bool, text: String, wall: UTime) {
-        let level = if error {
-            tracing::error!("{text}");
-            severity::ERROR
-        } else {
-            tracing::info!("{text}");
-            severity::INFO
+    fn say(&mut self, level: LogLevel, text: String, wall: UTime) {
+        let level = match level {
+            LogLevel::Error => {
+                tracing::error!("{text}");
+                severity::ERROR
+            }
+            LogLevel::Warning => {
+                tracing::warn!("{text}");
+                severity::WARN
+            }
+            LogLevel::Info => {
+                tracing::info!("{text}");
+                severity::INFO
+            }
         };
         self.seq += 1;
         self.lines.push_back((self.seq, level, wall, text));
@@ -50,8 +58,8 @@ impl ClusterLog {
 
 impl OsdCore {
     /// Says something in the cluster log, now.
-    pub(crate) fn say(&mut self, error: bool, text: String) {
-        self.clog.say(error, text, self.now.wall);
+    pub(crate) fn say(&mut self, level: LogLevel, text: String) {
+        self.clog.say(level, text, self.now.wall);
     }
 
     /// Sends what is new.

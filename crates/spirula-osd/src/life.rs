@@ -7,6 +7,7 @@
 use crate::osd::OsdCore;
 use crate::osd::RETRY;
 use spirula_messages::cluster::control::OsdMarkMeDown;
+use spirula_pg::LogLevel;
 use spirula_types::Epoch;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -177,7 +178,7 @@ impl OsdCore {
         {
             let text = format!("map e{epoch} marked me down, and I do not hear osd.{one}");
             tracing::warn!("osd.{id}: {text}; asking to be marked up when that is over");
-            self.say(true, text);
+            self.say(LogLevel::Error, text);
             self.life.stage = Stage::Booting;
             return;
         }
@@ -188,13 +189,13 @@ impl OsdCore {
             let text = format!(
                 "osd.{id} was marked down more than {most} times within {seconds} s (osd_max_markdown_count, osd_max_markdown_period), and stops"
             );
-            self.say(true, text.clone());
+            self.say(LogLevel::Error, text.clone());
             self.flush_log();
             self.fail(&text);
             return;
         }
         tracing::warn!("osd.{id}: map {epoch} marks us down, but we live; asking to be marked up");
-        self.say(true, format!("map e{epoch} wrongly marked me down"));
+        self.say(LogLevel::Error, format!("map e{epoch} wrongly marked me down"));
         self.life.stage = Stage::Booting;
     }
 
@@ -229,7 +230,7 @@ impl OsdCore {
             // The monitor is told, but its word is not waited for: from here on nothing is served. Where
             // it does not arrive, the others' reports or the closed connection say the same, unless all fail at once.
             self.leases.surrender();
-            self.say(true, format!("stops: {why}"));
+            self.say(LogLevel::Error, format!("stops: {why}"));
             self.flush_log();
             let epoch = self.maps.epoch();
             self.mon.send(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });

@@ -668,7 +668,7 @@ impl OsdCore {
             PgEffect::ScrubScan { seq, from, to, deep } => self.scrub_scan(id, seq, from, to, deep),
             PgEffect::ScrubEnded { done, unread } => self.scrub_ended(id, done, unread),
             PgEffect::Repaired => self.perf.repaired += 1,
-            PgEffect::Log { error, text } => self.say(error, text),
+            PgEffect::Log { level, text } => self.say(level, text),
             PgEffect::Tell(conn, m) => self.tell_client(conn, *m),
             PgEffect::Alive(epoch) => self.words.alive(epoch),
             PgEffect::Mergeable(word) => self.words.merge(id.pg, word),

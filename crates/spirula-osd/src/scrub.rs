@@ -14,7 +14,7 @@ use spirula_maps::osdmap::{flags, pool};
 use spirula_messages::cluster::control::OsdScrub;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapRange};
-use spirula_pg::{Pg, PgEvent};
+use spirula_pg::{LargeOmap, Pg, PgEvent};
 use spirula_settings::Settings;
 use spirula_store::{Read, StoreError};
 use spirula_types::{HObject, PgId, SpgId};
@@ -98,6 +98,15 @@ struct ScrubOptions {
 const EVERY: (&str, f64) = ("osd_scrub_min_interval", 86_400.0);
 const AT_MOST: (&str, f64) = ("osd_scrub_max_interval", 604_800.0);
 const DEEP_EVERY: (&str, f64) = ("osd_deep_scrub_interval", 604_800.0);
+
+/// From where on an omap is reported.
+fn large_omap(settings: &Settings) -> LargeOmap {
+    let common = LargeOmap::default();
+    LargeOmap {
+        keys: settings.number("osd_deep_scrub_large_omap_object_key_threshold").unwrap_or(common.keys),
+        bytes: settings.number("osd_deep_scrub_large_omap_object_value_sum_threshold").unwrap_or(common.bytes),
+    }
+}
 
 impl ScrubOptions {
     fn of(s: &Settings) -> Self {
@@ -219,7 +228,8 @@ impl OsdCore {
         };
         if let Some((order, asked)) = next {
             self.scrubs.running.insert(order.pg, (order, asked));
-            self.feed_pg(order.pg, PgEvent::Scrub { deep: order.deep, repair: order.repair });
+            let large = large_omap(&self.cfg.settings);
+            self.feed_pg(order.pg, PgEvent::Scrub { deep: order.deep, repair: order.repair, large });
         }
     }
 

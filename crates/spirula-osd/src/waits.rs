@@ -33,7 +33,7 @@
 
 use crate::osd::{OsdCore, stored};
 use bytes::Bytes;
-use spirula_pg::{OpId, PgEffect, PgEvent, Stored, Token, info_key};
+use spirula_pg::{LogLevel, OpId, PgEffect, PgEvent, Stored, Token, info_key};
 use spirula_runtime::LinkId;
 use spirula_store::{Packed, StoreError};
 use spirula_types::SpgId;
@@ -278,7 +278,7 @@ impl OsdCore {
             StoreError::NoSpace { .. } => (What::Room, "waits for room"),
             _ => (What::Taking, "stands still, its store refuses a change"),
         };
-        self.say(true, format!("pg {id} {why}: {e}"));
+        self.say(LogLevel::Error, format!("pg {id} {why}: {e}"));
         self.reporter.changed();
         what
     }

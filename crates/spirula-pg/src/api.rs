@@ -415,6 +415,8 @@ pub enum PgEvent {
         deep: bool,
         /// Replace bad copies.
         repair: bool,
+        /// What a deep one reports.
+        large: LargeOmap,
     },
     /// The answer to [`PgEffect::ScrubScan`].
     ScrubMapped {
@@ -428,6 +430,32 @@ pub enum PgEvent {
     /// Time passed (about once a second, at [`PgEffect::WakeAt`], and when a lease was renewed
     /// while `Pg::waits_for_lease`).
     Tick,
+}
+
+/// How grave a line of the cluster log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// It is said.
+    Info,
+    /// Somebody should look.
+    Warning,
+    /// Something is wrong.
+    Error,
+}
+
+/// An object is reported that has more than this in its omap (`osd_deep_scrub_large_omap_object_…`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeOmap {
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of values.
+    pub bytes: u64,
+}
+
+impl Default for LargeOmap {
+    fn default() -> Self {
+        Self { keys: 200_000, bytes: 1 << 30 }
+    }
 }
 
 /// What the shell must do, in order.
@@ -529,8 +557,8 @@ pub enum PgEffect {
     Tell(ConnId, Box<MWatchNotify>),
     /// A line for the cluster log.
     Log {
-        /// An error; else only information.
-        error: bool,
+        /// How grave it is.
+        level: LogLevel,
         /// The line.
         text: String,
     },

@@ -109,8 +109,8 @@ mod write;
 #[cfg(feature = "plant-bugs")]
 pub use api::Bug;
 pub use api::{
-    ClientOp, ConnId, CreateAnswer, MapView, Merged, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
-    PoolView, ReadKey, Reservation, Token, TurnKind,
+    ClientOp, ConnId, CreateAnswer, LargeOmap, LogLevel, MapView, Merged, Now, OpId, OsdView, PeerMsg, Permits,
+    PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Token, TurnKind,
 };
 pub use backoff::{Backoffs, Patience};
 pub use fold::{folds, target_of};

@@ -1,7 +1,7 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
 use crate::active::Active;
-use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token, TurnKind};
+use crate::api::{ConnId, LogLevel, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token, TurnKind};
 use crate::backoff::Held;
 use crate::core::PgCore;
 use crate::exec::{ObjectReader, Prefetch};
@@ -313,7 +313,7 @@ impl Pg {
             PgEvent::Force { backfill, on } => self.on_force(backfill, on, cx),
             PgEvent::Turn { work, piece } => self.on_turn(work, piece, cx),
             PgEvent::MarkLost { revert } => self.on_mark_lost(revert, cx),
-            PgEvent::Scrub { deep, repair } => self.on_scrub(deep, repair, cx),
+            PgEvent::Scrub { deep, repair, large } => self.on_scrub(deep, repair, large, cx),
             PgEvent::ScrubMapped { seq, map } => self.on_scrub_mapped(seq, map, cx),
             PgEvent::Continue => self.go_on(cx),
             PgEvent::Tick => self.on_tick(cx),
@@ -682,7 +682,7 @@ impl Pg {
         let Some(offset) = self.repairs.take(object, osd) else { return };
         let text =
             format!("osd.{osd} pg {}: {}, repaired from osd.{from}", self.core.id, repair::place(object, offset));
-        cx.out.push(PgEffect::Log { error: true, text });
+        cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         if let Some(info) = &mut self.core.info {
             info.scrub.repaired += 1;
         }

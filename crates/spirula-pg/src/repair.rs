@@ -11,7 +11,7 @@
 //! Bad data is never copied: a source verifies what it sends.
 
 use crate::active::Active;
-use crate::api::PgEffect;
+use crate::api::{LogLevel, PgEffect};
 use crate::core::PgCore;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx};
@@ -154,7 +154,7 @@ impl Repairs {
     pub fn report_lost(&mut self, core: &PgCore, object: &HObject, cx: &mut Cx<'_>) {
         let Some(offset) = self.take(object, core.me) else { return };
         let text = format!("osd.{} pg {}: {}, no good copy found", core.me, core.id, place(object, offset));
-        cx.out.push(PgEffect::Log { error: true, text });
+        cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         self.note(object, core.me, offset);
     }
 }

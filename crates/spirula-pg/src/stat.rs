@@ -214,6 +214,7 @@ impl Pg {
             num_whiteouts: c.whiteouts,
             num_omap_bytes: c.omap_bytes,
             num_omap_keys: c.omap_keys,
+            num_large_omap_objects: i64::from(info.scrub.large_omaps),
             ..ObjectStatSum::default()
         }
     }

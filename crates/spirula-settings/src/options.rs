@@ -572,6 +572,20 @@ pub const OPTIONS: &[OptionDef] = &[
     r("osd_data", Str, Advanced, "", "directory of an OSD's store"),
     o("osd_deep_scrub_interval", Float, Advanced, "604800.000000", "seconds between deep scrubs of a PG"),
     o(
+        "osd_deep_scrub_large_omap_object_key_threshold",
+        Uint,
+        Advanced,
+        "200000",
+        "keys of an object's omap above which a deep scrub reports it",
+    ),
+    o(
+        "osd_deep_scrub_large_omap_object_value_sum_threshold",
+        Size,
+        Advanced,
+        "1073741824",
+        "bytes of the values of an object's omap above which a deep scrub reports it",
+    ),
+    o(
         "osd_default_notify_timeout",
         Uint,
         Advanced,

@@ -25,11 +25,13 @@ pub struct ScrubHistory {
     pub deep_errors: u32,
     /// Copies of objects repaired since the PG was created.
     pub repaired: u64,
+    /// Objects whose omap the last deep scrub found too large; an earlier version did not look.
+    pub large_omaps: u32,
 }
 
 impl Encode for ScrubHistory {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.put(&self.last);
             o.put(&self.last_stamp);
             o.put(&self.last_deep);
@@ -38,13 +40,14 @@ impl Encode for ScrubHistory {
             o.u32(self.shallow_errors);
             o.u32(self.deep_errors);
             o.u64(self.repaired);
+            o.u32(self.large_omaps);
         });
     }
 }
 
 impl Decode for ScrubHistory {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("ScrubHistory", 1, |d, _| {
+        d.versioned("ScrubHistory", 2, |d, v| {
             Ok(Self {
                 last: d.get()?,
                 last_stamp: d.get()?,
@@ -54,6 +57,7 @@ impl Decode for ScrubHistory {
                 shallow_errors: d.get()?,
                 deep_errors: d.get()?,
                 repaired: d.get()?,
+                large_omaps: if v >= 2 { d.get()? } else { 0 },
             })
         })
     }

@@ -6,7 +6,7 @@
 //! more with its history, and is made to (`snap::trim`).
 
 use crate::active::Active;
-use crate::api::{PgEffect, ReadKey};
+use crate::api::{LogLevel, PgEffect, ReadKey};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Prefetch, ReadError, Stamped, StatDelta};
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Cx, Pg, Role};
@@ -199,7 +199,7 @@ impl Pg {
             return; // It comes back here.
         }
         let text = format!("{} has {} objects unfound and apparently lost, marking", self.core.id, unfound.len());
-        cx.out.push(PgEffect::Log { error: true, text });
+        cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         for o in &unfound {
             self.give_up(o, revert, cx);
         }

@@ -21,7 +21,7 @@ mod list;
 mod snaps;
 mod tally;
 
-use crate::api::PgEffect;
+use crate::api::{LargeOmap, LogLevel, PgEffect};
 use crate::exec::StatDelta;
 use crate::pg::{Cx, Pg, Role};
 use crate::shard::{object_of_store, store_object};
@@ -77,6 +77,9 @@ const LOST_MS: u64 = 600_000;
 struct Run {
     deep: bool,
     repair: bool,
+    /// Of more than this an omap is reported, and how many are.
+    large: LargeOmap,
+    large_omaps: u32,
     phase: Phase,
     /// The chunk.
     from: HObject,
@@ -163,7 +166,7 @@ impl Pg {
     }
 
     /// Starts a scrub, if the PG is clean; else says at once that it has ended.
-    pub(crate) fn on_scrub(&mut self, deep: bool, repair: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn on_scrub(&mut self, deep: bool, repair: bool, large: LargeOmap, cx: &mut Cx<'_>) {
         let clean = self.active().is_some_and(|a| a.clean && a.serving);
         if !clean || self.scrub.run.is_some() {
             cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
@@ -173,6 +176,8 @@ impl Pg {
         self.scrub.run = Some(Run {
             deep,
             repair,
+            large,
+            large_omaps: 0,
             phase: Phase::Turn,
             to: from.clone(),
             from,
@@ -327,7 +332,17 @@ impl Pg {
                 false => found,
             };
             r.tally.add(&o, &copies, found.as_ref());
-            whole.push((o.clone(), snaps::good(&copies, found.as_ref()).cloned()));
+            let good = snaps::good(&copies, found.as_ref());
+            if let Some(copy) = good.filter(|c| c.omap_keys > r.large.keys || c.omap_bytes > r.large.bytes) {
+                r.large_omaps += 1;
+                // Word for word as health tells people to look for it.
+                let text = format!(
+                    "Large omap object found. Object: {o} PG: {}.{:x} ({}) Key count: {} Size (bytes): {}",
+                    o.pool, o.hash, self.core.id, copy.omap_keys, copy.omap_bytes
+                );
+                cx.out.push(PgEffect::Log { level: LogLevel::Warning, text });
+            }
+            whole.push((o.clone(), good.cloned()));
             let Some(f) = found else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;
@@ -365,7 +380,7 @@ impl Pg {
         } else {
             r.most = r.most.saturating_mul(2);
         }
-        lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { error: true, text }));
+        lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { level: LogLevel::Error, text }));
         let (_, end) = self.core.range();
         if r.to >= end {
             return self.finish_scrub(r, cx);
@@ -435,7 +450,7 @@ impl Pg {
         }
         if let Some(text) = r.tally.mismatch(counts) {
             let text = format!("{} {} : {text}", self.core.id, name(r.deep, r.repair));
-            cx.out.push(PgEffect::Log { error: true, text });
+            cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
             r.errors += 1;
             if r.repair {
                 r.tally.correct(counts);
@@ -450,6 +465,8 @@ impl Pg {
         h.shallow_errors = r.shallow;
         if r.deep {
             h.deep_errors = r.deep_errors;
+            // What was not read may be large still.
+            h.large_omaps = if r.all_unread == 0 { r.large_omaps } else { h.large_omaps.max(r.large_omaps) };
         }
         // What was not read may have rotted for as long as since the last time.
         if r.deep && r.all_unread == 0 {
@@ -460,7 +477,10 @@ impl Pg {
         }
         let errors = r.errors;
         let kind = name(r.deep, r.repair);
-        let log = |error: bool, text: String| PgEffect::Log { error, text };
+        let log = |error: bool, text: String| {
+            let level = if error { LogLevel::Error } else { LogLevel::Info };
+            PgEffect::Log { level, text }
+        };
         if r.all_unread > 0 {
             let text = format!("{} {kind}: {} objects were not read, it took too long", self.core.id, r.all_unread);
             cx.out.push(log(false, text));

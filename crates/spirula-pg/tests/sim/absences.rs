@@ -392,7 +392,7 @@ fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String>
     }
     w.nodes[first as usize].store.rotten.insert(object(0));
     w.pace.local = 10;
-    w.event(first, SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
+    w.event(first, SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
     assert!(comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)), "seed {seed}: {}", state(&w));
     for _ in 0..30 {
         run(&mut w, 200);

@@ -268,7 +268,7 @@ fn rollback_is_refused(seed: u64, ec: Option<(usize, usize)>) -> Result<(), Stri
     if got != vec![b'F'; 64] {
         return Err(format!("read {got:?}"));
     }
-    h.w.event(h.at, h.id, PgEvent::Scrub { deep: false, repair: true });
+    h.w.event(h.at, h.id, PgEvent::Scrub { deep: false, repair: true, large: Default::default() });
     h.until("it is repaired", |w| w.stats.contains_key("copies repaired"))?;
     run(&mut h.w, 1000);
     h.hears()?;

@@ -120,7 +120,7 @@ fn slowly_read(seed: u64, most: usize) {
     w.slow_scans = Some((acting[2], most));
     let stamps = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].scrub_stamps().map(|(_, deep)| deep);
     let last = stamps(&w);
-    w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: false });
+    w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: false, large: Default::default() });
     let before = w.stats.get("scrubs").copied().unwrap_or(0);
     let end = w.now + 900_000;
     while w.now < end && w.stats.get("scrubs").copied().unwrap_or(0) == before {
@@ -158,7 +158,7 @@ fn counts_that_are_wrong_are_an_error_until_they_are_repaired() {
             let done = |w: &World| w.stats.get("scrubs").copied().unwrap_or(0);
             let before = done(w);
             let primary = w.map().acting(PG)[0];
-            w.event(primary, id, PgEvent::Scrub { deep: repair, repair });
+            w.event(primary, id, PgEvent::Scrub { deep: repair, repair, large: Default::default() });
             until(w, "scrubbed", |w| done(w) > before);
         };
         let wrong = |w: &World| w.stats.get("wrong counts").copied().unwrap_or(0);

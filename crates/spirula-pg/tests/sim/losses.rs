@@ -158,7 +158,7 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     run(&mut w, 1500);
     let acting = w.map().acting(PG);
     if !leads && acting.get(1).is_some_and(|victim| rots(&mut w, *victim)) {
-        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
+        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
     }
     if kind == "TooFull" {
         w.full = (0..4).collect();

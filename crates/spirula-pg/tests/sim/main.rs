@@ -275,7 +275,7 @@ fn heal_found(w: &mut World) {
     let all: Vec<(OsdId, SpgId)> =
         w.nodes.iter().flat_map(|n| n.pgs.iter().filter(|(_, p)| found(p)).map(|(pg, _)| (n.id, *pg))).collect();
     for (id, pg) in all {
-        w.event(id, pg, PgEvent::Scrub { deep: true, repair: true });
+        w.event(id, pg, PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
     }
 }
 

@@ -119,7 +119,11 @@ fn a_bad_copy_that_a_scrub_finds_is_fetched_in_the_version_that_is_there() {
             let member = w.map().members(PG)[who];
             assert!(rot(&mut w, member) > 2, "seed {seed}");
             let bad = |w: &World| w.nodes[member.osd as usize].store.rotten.len();
-            w.event(first.osd as OsdId, SpgId::new(PG, first.shard), PgEvent::Scrub { deep: true, repair: true });
+            w.event(
+                first.osd as OsdId,
+                SpgId::new(PG, first.shard),
+                PgEvent::Scrub { deep: true, repair: true, large: Default::default() },
+            );
             for _ in 0..300 {
                 run(&mut w, 100);
                 if bad(&w) == 0 || unfound(&w) {

@@ -525,7 +525,7 @@ fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let primary = w.map().acting(PG)[0];
     let inconsistent = |w: &World| w.nodes[primary as usize].pgs[&id].state().0.has(PgState::INCONSISTENT);
     for _ in 0..6 {
-        w.event(primary, id, PgEvent::Scrub { deep: true, repair: false });
+        w.event(primary, id, PgEvent::Scrub { deep: true, repair: false, large: Default::default() });
         run(&mut w, 1500);
         if inconsistent(&w) {
             return Err("a scrub beside writes finds what is not there".into());
@@ -541,7 +541,7 @@ fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     w.nodes[victim].store.rotten.insert(o.clone());
     let scrub = |w: &mut World, deep: bool, repair: bool| {
         w.clients.iter_mut().for_each(|c| c.quiet = true);
-        w.event(primary, id, PgEvent::Scrub { deep, repair });
+        w.event(primary, id, PgEvent::Scrub { deep, repair, large: Default::default() });
         run(w, 4000);
     };
     scrub(&mut w, false, false);
@@ -579,7 +579,7 @@ fn a_repair_goes_on_beside_the_recovery_it_causes() {
         let all = w.nodes[victim].store.applied.objects.keys().cloned().collect::<Vec<_>>();
         assert!(!all.is_empty(), "seed {seed}: nothing to rot");
         w.nodes[victim].store.rotten.extend(all);
-        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
+        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
         let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::SCRUBBING);
         assert!(scrubs(&w), "seed {seed}: it does not begin");
         for _ in 0..100 {
@@ -602,7 +602,7 @@ fn a_scrub_without_an_answer_is_given_up() {
         let acting = w.map().acting(PG);
         w.no_scans = Some(acting[1]);
         let id = SpgId::whole(PG);
-        w.event(acting[0], id, PgEvent::Scrub { deep: false, repair: false });
+        w.event(acting[0], id, PgEvent::Scrub { deep: false, repair: false, large: Default::default() });
         let pass = |w: &mut World, ms: u64| {
             let until = w.now + ms;
             while w.now < until {

@@ -82,7 +82,7 @@ fn state(w: &World) -> PgState {
 fn scrub(w: &mut World, repair: bool) {
     let (osd, id) = primary(w);
     let before = w.stats.get("scrubs").copied().unwrap_or(0);
-    w.event(osd, id, PgEvent::Scrub { deep: false, repair });
+    w.event(osd, id, PgEvent::Scrub { deep: false, repair, large: Default::default() });
     for _ in 0..40_000 {
         w.step();
         if w.stats.get("scrubs").copied().unwrap_or(0) > before {

@@ -1595,7 +1595,7 @@ impl World {
                     self.report(id, pg);
                     if self.scrubs && self.rng.chance(5) {
                         let (deep, repair) = (self.rng.chance(70), self.rng.chance(70));
-                        self.event(id, pg, PgEvent::Scrub { deep, repair });
+                        self.event(id, pg, PgEvent::Scrub { deep, repair, large: Default::default() });
                     }
                 }
             }
