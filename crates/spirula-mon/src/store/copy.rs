@@ -313,28 +313,28 @@ mod tests {
     #[test]
     fn copies_of_stores_under_load_are_all_made_and_fit() {
         let (_d, pairs, open) = two("load");
-        // The writer ends with this, also where the test fails.
-        let going = Arc::new(());
-        let gone = Arc::downgrade(&going);
-        let writer = std::thread::spawn(move || {
-            let (mut stores, mut n) = (open, 1);
-            while gone.upgrade().is_some() {
-                n += 1;
-                for store in &mut stores {
-                    store.persist(&[write(n)]).unwrap();
-                    if n % 64 == 0 {
-                        store.persist(&[fold(n + 1)]).unwrap();
+        std::thread::scope(|scope| {
+            // The writer ends with this, also where the test fails.
+            let going = Arc::new(());
+            let gone = Arc::downgrade(&going);
+            scope.spawn(move || {
+                let (mut stores, mut n) = (open, 1);
+                while gone.upgrade().is_some() {
+                    n += 1;
+                    for store in &mut stores {
+                        store.persist(&[write(n)]).unwrap();
+                        if n % 64 == 0 {
+                            store.persist(&[fold(n + 1)]).unwrap();
+                        }
                     }
                 }
+            });
+            for _ in 0..30 {
+                copy_stores(&pairs).unwrap();
+                let (a, b) = (held(&pairs[0].1).0, held(&pairs[1].1).0);
+                assert!(b <= a && a <= b + 1, "{a} and {b}");
             }
         });
-        for _ in 0..30 {
-            copy_stores(&pairs).unwrap();
-            let (a, b) = (held(&pairs[0].1).0, held(&pairs[1].1).0);
-            assert!(b <= a && a <= b + 1, "{a} and {b}");
-        }
-        drop(going);
-        writer.join().unwrap();
     }
 
     #[test]
