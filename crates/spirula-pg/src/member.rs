@@ -5,7 +5,7 @@
 
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::undo;
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, Prefetch, ReadError, pg_end, pg_start};
 use crate::fold::make_void;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
@@ -15,7 +15,7 @@ use crate::recovery::copy::{Chunk, chunk};
 use crate::recovery::share::{Family, Relative, Way};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CopyCursor, CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
+    CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
 };
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
@@ -137,21 +137,21 @@ impl Pg {
                 tracing::debug!(pg = %self.core.id, %from, "no room for a push");
             }
             // Repeated while it is on its way to the disk: it has one answer.
-            TxnKind::Push if self.pushes.contains(&t.seq) => {}
+            TxnKind::Push if self.pushes.get(t.seq).is_some() => {
+                if self.pushes.get(t.seq) == Some(true) {
+                    self.core.send(from, CtlBody::PushAck { seq: t.seq }, cx);
+                }
+            }
             TxnKind::Push if self.mail.follow(from, &t) => {}
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
+                Ok(txn) if txn.objects.iter().any(|u| self.pushes.is_overtaken(t.seq, &u.object)) => {}
                 Ok(txn) => {
-                    if self.was_pushed(&t, &txn, cx) {
-                        // Its answer was lost, and what came since shares with it: it stays as it is.
-                        let ack = self.core.ctl(from, CtlBody::PushAck { seq: t.seq });
-                        return self.when_durable(After::Send(from, ack), cx);
-                    }
-                    match self.has_beside(&t.beside, cx) {
+                    match self.may_share(&txn, &t.beside, cx) {
                         Ok(true) => {}
                         Ok(false) => return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx),
                         Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
                     }
-                    self.pushes.insert(t.seq);
+                    txn.objects.iter().for_each(|u| self.pushes.applied(t.seq, u.object.clone()));
                     let after = After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
                     self.apply_piece(txn, t.next.is_none(), after, cx);
                 }
@@ -160,12 +160,30 @@ impl Pg {
         }
     }
 
-    /// Is what a push brings here already, made of what was beside it? (What replaces a bad copy takes nothing of others.)
-    fn was_pushed(&self, t: &PgTxn, txn: &Transaction, cx: &Cx<'_>) -> bool {
-        let here = |o: &HObject| {
-            !self.core.missing.contains(o) && self.stored_version(o, cx.reader).is_ok_and(|v| v == t.version)
-        };
-        t.version != EVersion::default() && !t.beside.is_empty() && txn.objects.iter().all(|u| here(&u.object))
+    /// Can what a push brings take ranges of these here? Not what replaces a bad copy: the bad block might be what it would share. (It is
+    /// known as such by being there and lacked altogether; the first piece of a copy takes its record away.)
+    fn may_share(&self, txn: &Transaction, beside: &[Relative], cx: &Cx<'_>) -> Result<bool, Prefetch> {
+        if beside.is_empty() {
+            return Ok(true);
+        }
+        for u in &txn.objects {
+            if self.is_replaced(&u.object, cx)? {
+                return Ok(false);
+            }
+        }
+        self.has_beside(beside, cx)
+    }
+
+    /// Is a copy here that is lacked all the same: a bad one?
+    pub(crate) fn is_replaced(&self, object: &HObject, cx: &Cx<'_>) -> Result<bool, Prefetch> {
+        if self.core.missing.get(object).is_none_or(|i| i.have != EVersion::default()) {
+            return Ok(false);
+        }
+        match self.stored_version(object, cx.reader) {
+            Ok(version) => Ok(version != EVersion::default()),
+            Err(ReadError::NotReady(what)) => Err(what),
+            Err(_) => Ok(true),
+        }
     }
 
     /// Applies a piece of an object's copy, the last one or not. A missing object stays so until
@@ -245,13 +263,12 @@ impl Pg {
             let has = if self.core.missing.contains(object) { nothing } else { version };
             return self.core.send(from, failed(has), cx);
         }
-        let way = self.way_from(object, dirty, cursor, beside, cx);
+        let way = self.way_from(object, dirty, beside, cx);
         let piece = way.and_then(|way| {
-            Ok((chunk(cx.reader, object, cursor, &way, self.core.cfg.push_bytes.min(*piece))?, way.beside()))
+            Ok((chunk(cx.reader, object, cursor, &way, self.core.cfg.push_bytes.min(*piece))?, way.beside(), way.lacks))
         });
         match piece {
-            Ok((Chunk { txn, next }, taken)) => {
-                let beside = if *cursor == CopyCursor::default() { taken } else { Vec::new() };
+            Ok((Chunk { txn, next }, beside, lacks)) => {
                 let (header, payload) = txn.split();
                 let t = PgTxn {
                     pg: self.core.id,
@@ -262,6 +279,7 @@ impl Pg {
                     version,
                     follows: EVersion::default(),
                     next,
+                    lacks: if beside.is_empty() { Dirty::All } else { lacks },
                     beside,
                     header: header.into(),
                     payload,
@@ -282,14 +300,7 @@ impl Pg {
     }
 
     /// How an object is made at an OSD that lacks all of it and has these relatives.
-    fn way_from(
-        &self,
-        object: &HObject,
-        dirty: &Dirty,
-        cursor: &CopyCursor,
-        beside: &[Relative],
-        cx: &Cx<'_>,
-    ) -> Result<Way, ReadError> {
+    fn way_from(&self, object: &HObject, dirty: &Dirty, beside: &[Relative], cx: &Cx<'_>) -> Result<Way, ReadError> {
         let plain = Way::plain(dirty.clone());
         let head = object.to_head();
         if *dirty != Dirty::All || beside.is_empty() || self.core.missing.contains(&head) {
@@ -298,9 +309,8 @@ impl Pg {
         let Some(family) = Family::read(cx.reader, &head)? else { return Ok(plain) };
         let relatives = family.relatives(object, |o| {
             let Some((_, version)) = beside.iter().find(|(b, _)| b == o) else { return Ok(None) };
-            // Later pieces go on where the first has begun; what is said to be shared by now was shared then.
-            let same = *cursor != CopyCursor::default() || self.stored_version(o, cx.reader)? == *version;
-            Ok((same && !self.core.missing.contains(o)).then_some(*version))
+            let same = !self.core.missing.contains(o) && self.stored_version(o, cx.reader)? == *version;
+            Ok(same.then_some(*version))
         })?;
         Ok(family.way(object, &relatives, self.core.cfg.share_block))
     }

@@ -9,7 +9,7 @@ use crate::intervals::Interval;
 use crate::lease::Leases;
 use crate::mail::Mail;
 use crate::peering::Peering;
-use crate::recovery::Target;
+use crate::recovery::{Pushes, Target};
 use crate::repair::{self, Repairs};
 use crate::requests::Requests;
 use crate::shard::{ShardReader, object_of_store, store_object, undo_object};
@@ -105,8 +105,8 @@ pub struct Pg {
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
     /// What another primary has reserved here.
     pub(crate) target: Target,
-    /// Pushes that are on their way to the disk.
-    pub(crate) pushes: BTreeSet<u64>,
+    /// Pushes that were applied here.
+    pub(crate) pushes: Pushes,
     /// A deletion that could not go on does so then, monotonic milliseconds; 0: none waits.
     pub(crate) remove_again_ms: u64,
     /// Our own recovery waits for this read.
@@ -141,7 +141,7 @@ impl Pg {
             held: Held::default(),
             strays: BTreeMap::new(),
             target: Target::default(),
-            pushes: BTreeSet::new(),
+            pushes: Pushes::default(),
             remove_again_ms: 0,
             pump_read: None,
             revert_read: None,
@@ -471,7 +471,7 @@ impl Pg {
         (self.pump_read, self.revert_read) = (None, None);
         self.repairs.clear();
         self.core.rotten.clear();
-        self.pushes.clear();
+        self.pushes = Pushes::default();
         self.abort_scrub(cx);
         self.watches.leave_role();
         self.scrub.found = None;
@@ -711,7 +711,7 @@ impl Pg {
             After::Write { since, version } => self.on_local_commit(since, version),
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
             After::Pushed { since, to, seq } if since == self.core.interval.since => {
-                self.pushes.remove(&seq);
+                self.pushes.durable(seq);
                 self.core.send(to, CtlBody::PushAck { seq }, cx);
             }
             After::Pushed { .. } => {}

@@ -84,7 +84,7 @@ pub struct Statfs {
     pub kept: u64,
     /// Data in objects, without rounding.
     pub stored: u64,
-    /// The same, where what clones share counts once (and compressed data as what it was).
+    /// The same, where what clones share counts once; of compressed data it counts for each, as what it was.
     pub packed: u64,
     /// Number of objects.
     pub objects: u64,

@@ -483,6 +483,8 @@ pub struct PgTxn {
     /// Of a piece of an object: heads or clones of the same object of which it takes ranges. It is taken only where these are
     /// whole in these versions.
     pub beside: Vec<(HObject, EVersion)>,
+    /// Of the first piece of a pulled object that takes such ranges: what its further pieces are to bring.
+    pub lacks: Dirty,
     /// First part of `Transaction::split`.
     pub header: Bytes,
     /// Second part of it.
@@ -511,6 +513,7 @@ impl Body for PgTxn {
             o.put(&self.follows);
             put_opt(o, self.next.as_ref());
             o.put(&self.beside);
+            o.put(&self.lacks);
             if self.header.len() <= HEADER_IN_FRONT {
                 o.put(&self.header);
                 o.u64(0);
@@ -547,6 +550,7 @@ impl Body for PgTxn {
                 follows: d.get()?,
                 next: get_opt(d)?,
                 beside: d.get()?,
+                lacks: d.get()?,
                 header: {
                     // Shares the segment's memory.
                     let b = d.blob()?;
@@ -1319,6 +1323,7 @@ mod tests {
             follows: EVersion::new(5, 5),
             next: Some(CopyCursor::default()),
             beside: vec![(HObject::head(2, Bytes::new(), Bytes::new(), "o".into()), EVersion::new(5, 4))],
+            lacks: Dirty::Parts { data: vec![(4096, 8192)], omap: true },
             header: "header".into(),
             payload: "payload".into(),
         };

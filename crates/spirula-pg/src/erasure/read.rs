@@ -34,7 +34,7 @@ use crate::shard::undo_object;
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
 use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgTxn, TxnKind};
-use spirula_types::{EVersion, HObject, Peer, errno};
+use spirula_types::{Dirty, EVersion, HObject, Peer, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For what shards are read.
@@ -311,6 +311,7 @@ impl Pg {
                     follows: EVersion::default(),
                     next: None,
                     beside: Vec::new(),
+                    lacks: Dirty::All,
                     header,
                     payload,
                 };

@@ -31,6 +31,11 @@ pub(crate) struct Rebuild {
 }
 
 impl Rebuild {
+    /// Is all of it on its way?
+    pub fn is_sent(&self) -> bool {
+        !self.waiting.is_empty() && !self.more()
+    }
+
     /// Is there anything to be sent behind the present piece?
     fn more(&self) -> bool {
         next_piece(&self.lacking, self.stripes.1, 1).is_some()
@@ -237,6 +242,7 @@ impl Pg {
                 follows,
                 next: more.then(CopyCursor::default),
                 beside: way.beside(),
+                lacks: Dirty::All,
                 header: header.into(),
                 payload,
             };
@@ -247,6 +253,9 @@ impl Pg {
             && let Some(r) = a.recovery.rebuild(object)
         {
             r.sent = sent;
+            if !more {
+                a.recovery.release_relatives(object);
+            }
         }
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });

@@ -25,6 +25,7 @@ mod target;
 use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::rebuild::Rebuild;
+use crate::erasure::sound::can_make_from;
 use crate::exec::ReadError;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
@@ -34,13 +35,13 @@ use crate::repeat::{Again, Repeat};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::Stage;
-use share::{Family, Relative, Way, relatives_here};
+use share::{Family, Relative, Way, newest_clone};
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, SNAP_HEAD};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-pub(crate) use target::Target;
+pub(crate) use target::{Pushes, Target};
 
 /// A primary's recovery.
 #[derive(Debug, Default)]
@@ -119,8 +120,6 @@ struct Pull {
     need: EVersion,
     /// What we lack of it; we have the rest.
     dirty: Dirty,
-    /// What we have beside it.
-    beside: Vec<Relative>,
     /// Where to go on when the present piece is durable; `None` after the last.
     next: Option<CopyCursor>,
     /// What was asked for, until the answer comes.
@@ -148,11 +147,14 @@ impl RecOp {
     /// Is all of it on its way to those who lack it?
     fn is_sent(&self) -> bool {
         self.push.as_ref().is_some_and(|p| p.sent.is_some() && !p.more)
+            || self.rebuild.as_ref().is_some_and(Rebuild::is_sent)
     }
 
     /// Is it on its way to this target, whole?
     fn is_sent_to(&self, osd: Peer) -> bool {
-        self.push.as_ref().is_some_and(|p| p.sent.is_some() && !p.more && !p.remove && p.targets.contains(&osd))
+        let push = self.push.as_ref().filter(|p| !p.remove).map(|p| &p.targets);
+        let targets = push.or(self.rebuild.as_ref().map(|r| &r.targets));
+        self.is_sent() && targets.is_some_and(|t| t.contains(&osd))
     }
 }
 
@@ -334,10 +336,20 @@ impl Recovery {
         family.into_iter().any(|(o, op)| o != object && !op.is_sent())
     }
 
-    /// An object is not in the way of its relatives any more: the next of them begins.
-    fn release_relatives(&mut self, object: &HObject) {
-        let next = self.behind.range(object.family_start()..object.family_end()).next().cloned();
-        if let Some(next) = next {
+    /// Are relatives of this object under way that do not wait themselves?
+    fn is_behind_others(&self, object: &HObject) -> bool {
+        let mut family = self.ops.range(object.family_start()..object.family_end());
+        family.any(|(o, _)| o != object && !self.behind.contains(o))
+    }
+
+    /// An object is not in the way of its relatives any more: the next of them begins, or goes on if it had begun.
+    pub fn release_relatives(&mut self, object: &HObject) {
+        let waiting = || self.behind.range(object.family_start()..object.family_end());
+        let begun = waiting().find(|o| self.ops.contains_key(*o)).cloned();
+        if let Some(next) = begun {
+            self.behind.remove(&next);
+            self.resume.push_back(next);
+        } else if let Some(next) = waiting().next().cloned() {
             self.behind.remove(&next);
             self.demanded.push_front(next);
         }
@@ -635,14 +647,23 @@ impl Pg {
         {
             return Ok(Vec::new());
         }
+        if targets.contains(&self.core.me) && self.is_replaced(object, cx).map_err(ReadError::NotReady)? {
+            return Ok(Vec::new());
+        }
         family.relatives(object, |o| {
             let there = |t: &Peer| *t == self.core.me || Self::is_at(a, *t, o);
             if self.core.missing.contains(o) || !targets.iter().all(there) {
                 return Ok(None);
             }
-            let version = self.stored_version(o, cx.reader)?;
-            Ok((version != EVersion::default()).then_some(version))
+            self.whole_version(o, cx)
         })
+    }
+
+    /// In which version a relative is here, if others can be made from it.
+    fn whole_version(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<EVersion>, ReadError> {
+        let version = self.stored_version(object, cx.reader)?;
+        let sound = version != EVersion::default() && can_make_from(&self.core, object, Some(version), cx.reader)?;
+        Ok(sound.then_some(version))
     }
 
     /// The history of an object, if its head is here.
@@ -748,30 +769,32 @@ impl Pg {
             return Ok(());
         };
         let cursor = CopyCursor::default();
-        let body = CtlBody::Pull {
-            seq,
-            object: object.clone(),
-            need,
-            cursor,
-            dirty: dirty.clone(),
-            piece,
-            beside: beside.clone(),
-        };
-        op.pull = Some(Pull { from, seq, need, dirty, beside, next: None, asked: Some(body.clone()) });
+        let body = CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty: dirty.clone(), piece, beside };
+        op.pull = Some(Pull { from, seq, need, dirty, next: None, asked: Some(body.clone()) });
         a.recovery.flights.insert(seq, object.clone());
         self.core.send(from, body, cx);
         Ok(())
     }
 
-    /// What is here beside an object that we lack all of.
+    /// What is here beside an object that we lack all of: by its history, or, where that is what we lack, by the names that are here.
     fn own_relatives(&self, object: &HObject, cx: &Cx<'_>) -> Result<Vec<Relative>, crate::exec::Prefetch> {
         let refused = self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
         let all = self.core.missing.get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
-        if !all || refused >= REFUSED_MAX || self.repairs.is_bad(object, self.core.me) {
+        if !all
+            || refused >= REFUSED_MAX
+            || self.repairs.is_bad(object, self.core.me)
+            || self.is_replaced(object, cx)?
+        {
             return Ok(Vec::new());
         }
-        let version = |o: &HObject| self.stored_version(o, cx.reader);
-        match relatives_here(cx.reader, object, |o| self.core.missing.contains(o), version) {
+        let has = |o: &HObject| if self.core.missing.contains(o) { Ok(None) } else { self.whole_version(o, cx) };
+        let found = match self.family_of(object, cx) {
+            Ok(Some(family)) => family.relatives(object, has),
+            Ok(None) if object.snap == SNAP_HEAD => newest_clone(cx.reader, object, has),
+            Ok(None) => Ok(Vec::new()),
+            Err(e) => Err(e),
+        };
+        match found {
             Ok(near) => Ok(near),
             Err(ReadError::NotReady(what)) => Err(what),
             Err(_) => Ok(Vec::new()),
@@ -784,8 +807,9 @@ impl Pg {
             if planted!(self.core.cfg, SharesWithAny) {
                 continue;
             }
-            match self.stored_version(object, cx.reader) {
-                Ok(v) if v == *version && !self.core.missing.contains(object) => {}
+            let here = |v| can_make_from(&self.core, object, Some(v), cx.reader);
+            match self.stored_version(object, cx.reader).and_then(|v| Ok(v == *version && here(v)?)) {
+                Ok(true) => {}
                 Err(ReadError::NotReady(what)) => return Err(what),
                 _ => return Ok(false),
             }
@@ -825,6 +849,9 @@ impl Pg {
         };
         let last = t.next.is_none();
         (pull.next, pull.asked) = (t.next, None);
+        if !t.beside.is_empty() {
+            pull.dirty = t.lacks;
+        }
         let bytes = (t.header.len() + t.payload.len()) as u64;
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
@@ -841,7 +868,7 @@ impl Pg {
         let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
         if let Some(cursor) = pull.next.take() {
             pull.seq = next_seq;
-            let (from, need, dirty, beside) = (pull.from, pull.need, pull.dirty.clone(), pull.beside.clone());
+            let (from, need, dirty, beside) = (pull.from, pull.need, pull.dirty.clone(), Vec::new());
             let piece = a.recovery.piece.unwrap_or(u64::MAX);
             a.recovery.flights.insert(next_seq, object.clone());
             let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece, beside };
@@ -924,7 +951,6 @@ impl Pg {
         let way = if first { Some(self.way_to(object, &targets, cx)?) } else { None };
         let seq = self.core.seq();
         let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
-        let version = self.stored_version(object, cx.reader).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
@@ -948,10 +974,11 @@ impl Pg {
                     epoch: self.core.interval.since,
                     kind: TxnKind::Push,
                     seq,
-                    version: if next.is_none() { version } else { EVersion::default() },
+                    version: EVersion::default(),
                     follows,
                     next: next.clone(),
                     beside,
+                    lacks: Dirty::All,
                     header: header.into(),
                     payload,
                 };
@@ -1027,18 +1054,21 @@ impl Pg {
         }
         tracing::debug!(pg = %self.core.id, %from, %object, "what a copy was to share is not there any more");
         a.recovery.flights.remove(&seq);
-        let mut family = a.recovery.ops.range(object.family_start()..object.family_end());
-        if family.any(|(o, _)| *o != object) {
-            // That one may not have come: first it.
-            a.recovery.ops.remove(&object);
+        let behind = a.recovery.is_behind_others(&object);
+        let Some(op) = a.recovery.ops.get_mut(&object) else { return };
+        // It stays an object under way: writes wait for it.
+        if !behind {
+            op.refused += 1;
+        }
+        if let Some(p) = op.push.take() {
+            self.push_object(&object, p.targets, p.remove);
+        } else if let Some(r) = op.rebuild.take() {
+            self.rebuild_object(&object, r.targets, r.need);
+        }
+        if behind && let Some(a) = self.active_mut() {
+            // What did not come may be on its way again: first it.
+            a.recovery.resume.retain(|o| *o != object);
             a.recovery.behind.insert(object);
-        } else if let Some(op) = a.recovery.ops.get_mut(&object) {
-            if let Some(p) = op.push.take() {
-                op.refused += 1;
-                self.push_object(&object, p.targets, p.remove);
-            } else if let Some((targets, need)) = a.recovery.refuse_rebuild(&object) {
-                self.rebuild_object(&object, targets, need);
-            }
         }
         self.pump(cx);
     }

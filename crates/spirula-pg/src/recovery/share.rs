@@ -10,9 +10,8 @@
 //!
 //! # Why nothing wrong is taken
 //! The history is read together with the relatives' versions, and a target takes the copy only if it has them whole in just these
-//! versions ([`spirula_messages::cluster::pg::PgTxn::beside`]); it refuses it otherwise, and is sent another. A clone never changes. Of two
-//! versions of a head that lie apart the overlap with a clone only shrinks, so that later pieces of the same copy send no less than they must.
-//! What replaces a bad copy shares nothing: the bad block might be the shared one.
+//! versions ([`spirula_messages::cluster::pg::PgTxn::beside`]); it refuses it otherwise, and is sent another. Further pieces bring what the
+//! first has not taken, as it was decided then. What replaces a bad copy shares nothing: the bad block might be the shared one.
 
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet};
 use crate::snap::set::{Ranges, intersection, subtract};
@@ -22,8 +21,8 @@ use spirula_types::{Dirty, EVersion, HObject, SNAP_HEAD};
 
 /// So many clones are looked at in each direction for one that is at the target. What lies further away shares little.
 const LOOKS: usize = 256;
-/// So many names of an object's older clones are listed to find the nearest that is here.
-const OLDER_LISTED: usize = 4096;
+/// So many names of clones are listed to find the newest that is here; once for each head that is lacked altogether.
+const CLONES_LISTED: usize = 4096;
 
 /// Ranges that are taken of one relative, the largest: each is an operation that travels with a name.
 const TAKEN: usize = 1024;
@@ -152,26 +151,15 @@ impl Family {
     }
 }
 
-/// The nearest relatives of `object` on both sides that are stored here and not `missing`, by their names alone: its history
-/// may not be here.
-pub(crate) fn relatives_here(
+/// The newest clone of a head that is here, by the names of clones alone.
+pub(crate) fn newest_clone(
     reader: &dyn ObjectReader,
-    object: &HObject,
-    missing: impl Fn(&HObject) -> bool,
-    version: impl Fn(&HObject) -> Result<EVersion, ReadError>,
+    head: &HObject,
+    has: impl Fn(&HObject) -> Result<Option<EVersion>, ReadError>,
 ) -> Result<Vec<Relative>, ReadError> {
-    let older = reader.list(&object.family_start(), object, OLDER_LISTED)?;
-    let newer = reader.list(object, &object.family_end(), LOOKS)?;
-    let older = older.into_iter().rev().find(|o| !missing(o));
-    let newer = newer.into_iter().find(|o| o != object && !missing(o));
-    let mut near = Vec::new();
-    for relative in older.into_iter().chain(newer) {
-        let version = version(&relative)?;
-        if version != EVersion::default() {
-            near.push((relative, version));
-        }
-    }
-    Ok(near)
+    let clones = reader.list(&head.family_start(), head, CLONES_LISTED)?;
+    let newest = clones.into_iter().rev().find_map(|o| has(&o).map(|v| Some((o, v?))).transpose());
+    Ok(newest.transpose()?.into_iter().collect())
 }
 
 #[cfg(test)]

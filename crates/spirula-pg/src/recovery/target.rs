@@ -9,7 +9,46 @@ use crate::core::PgCore;
 use crate::pg::Cx;
 use crate::repeat::{Again, Repeat};
 use spirula_messages::cluster::pg::CtlBody;
-use spirula_types::Peer;
+use spirula_types::{HObject, Peer};
+use std::collections::BTreeMap;
+
+/// Pushes that are remembered when they are durable: more than are on their way at a time.
+const PUSHES_KEPT: usize = 256;
+
+/// The pushes of this interval, by number: of which object each is, and whether it is durable. One that is repeated is not applied again: what
+/// came since may share with what it brought.
+#[derive(Debug, Default)]
+pub(crate) struct Pushes(BTreeMap<u64, (HObject, bool)>);
+
+impl Pushes {
+    /// Was it applied, and is it durable?
+    pub fn get(&self, seq: u64) -> Option<bool> {
+        self.0.get(&seq).map(|(_, durable)| *durable)
+    }
+
+    /// Was one of this object applied that was sent after this one? The primary has given this one up then; it waited here for
+    /// something to be read.
+    pub fn is_overtaken(&self, seq: u64, object: &HObject) -> bool {
+        self.0.range(seq..).any(|(n, (o, _))| *n != seq && o == object)
+    }
+
+    /// It is applied.
+    pub fn applied(&mut self, seq: u64, object: HObject) {
+        self.0.insert(seq, (object, false));
+    }
+
+    /// It is durable. Of those the oldest are forgotten.
+    pub fn durable(&mut self, seq: u64) {
+        if let Some(push) = self.0.get_mut(&seq) {
+            push.1 = true;
+        }
+        while self.0.len() > PUSHES_KEPT
+            && let Some(oldest) = self.0.iter().find(|(_, (_, durable))| *durable).map(|(n, _)| *n)
+        {
+            self.0.remove(&oldest);
+        }
+    }
+}
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -66,6 +66,17 @@ impl Hand {
         op
     }
 
+    /// Lets some time pass, in which the answer may come.
+    pub fn waited(mut self, op: u64) -> World {
+        for _ in 0..2000 {
+            if self.w.told.contains_key(&op) {
+                break;
+            }
+            self.w.step();
+        }
+        self.w
+    }
+
     /// The answer.
     pub fn answer(&mut self, op: u64) -> Result<MOsdOpReply, String> {
         for _ in 0..20_000 {

@@ -812,6 +812,7 @@ fn sim_planted_snapshot_bugs_are_caught() {
         (Bug::HistoryForgotten, &[" has a history with clones ", " left clones "]),
         (Bug::RollbackHalf, ACKED),
         (Bug::MadeWithoutSource, PAST),
+        (Bug::SharesWithAny, &["takes a range of", " differs", SHARED]),
     ];
     let chance = |_: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {

@@ -283,13 +283,14 @@ fn kind_of(m: &PeerMsg) -> String {
 }
 
 /// Kinds of messages between two OSDs about a PG that may be lost in any run; an empty one is any. With [`SELDOM`] these are all.
-pub const KINDS: [&str; 31] = [
+pub const KINDS: [&str; 32] = [
     "",
     "Write",
     "Ack",
     "Gap",
     "Push",
     "PushAck",
+    "PushRefused",
     "Pull",
     "Pulled",
     "PullFailed",
