@@ -42,7 +42,7 @@ POOLS = ('whole', 'coded')
 
 class SnapshotSpace(Case):
     args = ['--osds', '4', '--osd-size', '2G']
-    minutes = 6
+    minutes = 1
 
     def ready(self):
         self.c.ceph('config', 'set', 'mgr', 'target_max_misplaced_ratio', '1')

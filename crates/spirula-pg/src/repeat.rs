@@ -18,7 +18,7 @@
 //! | `Activate` → `Activated` | primary | number of the activation (`run`): it is not carried out twice |
 //! | `Write` → `Ack`, `Gap` | primary, all in order from the first that is not acknowledged | its place in the log, see below |
 //! | `History` → `HistoryAck` | primary | only ever raises what it tells |
-//! | `Push` → `PushAck` | primary, the same piece | the same change of an object that nothing else changes meanwhile |
+//! | `Push` → `PushAck`, `PushRefused` | primary, the same piece | its number: it is not applied again, nor after a later one of the object |
 //! | `Pull` → `Pulled`, `ReadShard` → `Shard`, `PullFailed` | primary | reads only; the asker takes the first answer to a number |
 //! | `Scan` → `Scanned`, `Progress` → `ProgressAck` | primary | reads only; only ever raises the bound |
 //! | `Reserve` → `Reserved`, `TooFull`; `Release` → `Released` | primary | number of the reservation |
