@@ -16,6 +16,7 @@
 //! is *unfound* until a holder returns.
 
 mod backfill;
+mod beside;
 pub(crate) mod copy;
 mod lost;
 mod reserve;
@@ -25,7 +26,6 @@ mod target;
 use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::rebuild::Rebuild;
-use crate::erasure::sound::can_make_from;
 use crate::exec::ReadError;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
@@ -35,11 +35,11 @@ use crate::repeat::{Again, Repeat};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::Stage;
-use share::{Family, Relative, Way, newest_clone};
+use share::Way;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, SNAP_HEAD};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) use target::{Pushes, Target};
 
@@ -598,92 +598,12 @@ impl Pg {
         }
     }
 
-    /// The head that comes before this clone: its history says what they share, so it must be here. And whoever has an older version of it gets
-    /// what differs, and the clone then shares with it.
-    fn head_first(&self, object: &HObject) -> Option<HObject> {
-        let (a, head) = (self.active()?, object.to_head());
-        if head == *object || a.recovery.unfound.contains(&head) {
-            return None;
-        }
-        let parts = |m: &Missing| m.get(&head).is_some_and(|i| lacks_of(i) != Dirty::All);
-        let older = a.peers.values().any(|p| p.missing.contains(object) && parts(&p.missing));
-        (self.core.missing.contains(&head) || older).then_some(head)
-    }
-
     /// Who is to get an object: those who lack it by the log, and those whose backfill has come to it.
     fn targets_of(&self, object: &HObject) -> Vec<Peer> {
         let Some(a) = self.active() else { return Vec::new() };
         let lack = a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o);
         let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
         lack.chain(filled).collect::<BTreeSet<Peer>>().into_iter().collect()
-    }
-
-    /// Is a relative whole at a member, or will it be when what is sent now comes?
-    fn is_at(a: &Active, osd: Peer, relative: &HObject) -> bool {
-        let r = &a.recovery;
-        if r.ops.get(relative).is_some_and(|op| op.is_sent_to(osd)) {
-            return true;
-        }
-        let reached = match r.backfills.get(&osd) {
-            Some(b) => *relative <= b.started && !b.is_under_way(relative),
-            None => a.peers.get(&osd).is_some_and(|p| *relative <= p.last_backfill),
-        };
-        reached && a.peers.get(&osd).is_some_and(|p| !p.missing.contains(relative))
-    }
-
-    /// The relatives of an object that are whole here and at all these members.
-    pub(crate) fn relatives_at(
-        &self,
-        family: &Family,
-        object: &HObject,
-        targets: &[Peer],
-        cx: &Cx<'_>,
-    ) -> Result<Vec<Relative>, ReadError> {
-        let Some(a) = self.active() else { return Ok(Vec::new()) };
-        let refused = a.recovery.ops.get(object).map_or(0, |op| op.refused);
-        if refused >= REFUSED_MAX
-            || planted!(self.core.cfg, SharesNothing)
-            || targets.iter().any(|t| self.repairs.is_bad(object, *t))
-        {
-            return Ok(Vec::new());
-        }
-        if targets.contains(&self.core.me) && self.is_replaced(object, cx).map_err(ReadError::NotReady)? {
-            return Ok(Vec::new());
-        }
-        family.relatives(object, |o| {
-            let there = |t: &Peer| *t == self.core.me || Self::is_at(a, *t, o);
-            if self.core.missing.contains(o) || !targets.iter().all(there) {
-                return Ok(None);
-            }
-            self.whole_version(o, cx)
-        })
-    }
-
-    /// In which version a relative is here, if others can be made from it.
-    fn whole_version(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<EVersion>, ReadError> {
-        let version = self.stored_version(object, cx.reader)?;
-        let sound = version != EVersion::default() && can_make_from(&self.core, object, Some(version), cx.reader)?;
-        Ok(sound.then_some(version))
-    }
-
-    /// The history of an object, if its head is here.
-    pub(crate) fn family_of(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<Family>, ReadError> {
-        let head = object.to_head();
-        if self.core.missing.contains(&head) { Ok(None) } else { Family::read(cx.reader, &head) }
-    }
-
-    /// How an object that all of these lack is made there. What cannot be read of its relatives is not shared.
-    fn way_to(&self, object: &HObject, targets: &[Peer], cx: &Cx<'_>) -> Result<Way, crate::exec::Prefetch> {
-        let way = || -> Result<Way, ReadError> {
-            let Some(family) = self.family_of(object, cx)? else { return Ok(Way::plain(Dirty::All)) };
-            let relatives = self.relatives_at(&family, object, targets, cx)?;
-            Ok(family.way(object, &relatives, self.core.cfg.share_block))
-        };
-        match way() {
-            Ok(way) => Ok(way),
-            Err(ReadError::NotReady(what)) => Err(what),
-            Err(_) => Ok(Way::plain(Dirty::All)),
-        }
     }
 
     /// Begins the recovery of an object that somebody lacks.
@@ -774,47 +694,6 @@ impl Pg {
         a.recovery.flights.insert(seq, object.clone());
         self.core.send(from, body, cx);
         Ok(())
-    }
-
-    /// What is here beside an object that we lack all of: by its history, or, where that is what we lack, by the names that are here.
-    fn own_relatives(&self, object: &HObject, cx: &Cx<'_>) -> Result<Vec<Relative>, crate::exec::Prefetch> {
-        let refused = self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
-        let all = self.core.missing.get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
-        if !all
-            || refused >= REFUSED_MAX
-            || self.repairs.is_bad(object, self.core.me)
-            || self.is_replaced(object, cx)?
-        {
-            return Ok(Vec::new());
-        }
-        let has = |o: &HObject| if self.core.missing.contains(o) { Ok(None) } else { self.whole_version(o, cx) };
-        let found = match self.family_of(object, cx) {
-            Ok(Some(family)) => family.relatives(object, has),
-            Ok(None) if object.snap == SNAP_HEAD => newest_clone(cx.reader, object, has),
-            Ok(None) => Ok(Vec::new()),
-            Err(e) => Err(e),
-        };
-        match found {
-            Ok(near) => Ok(near),
-            Err(ReadError::NotReady(what)) => Err(what),
-            Err(_) => Ok(Vec::new()),
-        }
-    }
-
-    /// Are these whole here, in these versions?
-    pub(crate) fn has_beside(&self, beside: &[Relative], cx: &Cx<'_>) -> Result<bool, crate::exec::Prefetch> {
-        for (object, version) in beside {
-            if planted!(self.core.cfg, SharesWithAny) {
-                continue;
-            }
-            let here = |v| can_make_from(&self.core, object, Some(v), cx.reader);
-            match self.stored_version(object, cx.reader).and_then(|v| Ok(v == *version && here(v)?)) {
-                Ok(true) => {}
-                Err(ReadError::NotReady(what)) => return Err(what),
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
