@@ -216,7 +216,7 @@ fn take_in(core: &mut PgCore, s: &mut PgCore, at: EVersion) {
     info.les = epoch - 1;
     info.history_les = info.history_les.min(theirs.history_les);
     info.lec = info.lec.min(theirs.lec);
-    info.scrub.last_stamp = info.scrub.last_stamp.min(theirs.scrub.last_stamp);
+    info.scrub = info.scrub.joined(&theirs.scrub);
     for (object, item) in s.missing.iter() {
         core.missing.put(object.clone(), item.clone());
     }

@@ -67,7 +67,8 @@ impl Pg {
         counts.iter_mut().for_each(|c| c.estimated |= !self.core.missing.is_empty());
         let mut txn = Transaction::default();
         let mut children = Vec::new();
-        for (id, counts) in ids.iter().zip(counts) {
+        let parts = ids.len() as u32;
+        for ((id, counts), part) in ids.iter().zip(counts).zip(0..) {
             let entries = logs.remove(id).unwrap_or_default();
             txn.meta.push(MetaOp::LogRemove { pg: *id });
             for e in &entries {
@@ -77,7 +78,7 @@ impl Pg {
             let log = PgLog::new(tail, entries);
             // Its own newest entry, so that positions can be compared with other copies'.
             let head = PgHead { last_update: log.head(), log_tail: tail, counts, ..info.head };
-            let info = PgInfo { pg: *id, pg_num, head, ..info.clone() };
+            let info = PgInfo { pg: *id, pg_num, head, scrub: info.scrub.part(part, parts), ..info.clone() };
             if *id == self.core.id {
                 (self.core.info, self.core.log) = (Some(info), log);
                 self.core.record_ops(&mut txn.meta);

@@ -29,6 +29,41 @@ pub struct ScrubHistory {
     pub large_omaps: u32,
 }
 
+impl ScrubHistory {
+    /// What part `i` of `n` knows of it when its PG is split. Nobody knows in which part a thing that was counted lies: counts are
+    /// divided, so that they add up as before, but no part says that it has no errors as long as the whole had some.
+    #[must_use]
+    pub fn part(&self, i: u32, n: u32) -> Self {
+        let n = n.max(1);
+        let share = |all: u32| all / n + u32::from(i < all % n);
+        let errors = |all: u32| share(all).max(u32::from(all > 0));
+        let repaired = self.repaired / u64::from(n) + u64::from(u64::from(i) < self.repaired % u64::from(n));
+        Self {
+            shallow_errors: errors(self.shallow_errors),
+            deep_errors: errors(self.deep_errors),
+            repaired,
+            large_omaps: share(self.large_omaps),
+            ..*self
+        }
+    }
+
+    /// What a PG knows of its scrubs that takes in another, whose log is not its own any more: what was found in either, and it was
+    /// looked at as long ago as the part that was looked at first.
+    #[must_use]
+    pub fn joined(&self, other: &Self) -> Self {
+        Self {
+            last_stamp: self.last_stamp.min(other.last_stamp),
+            last_deep_stamp: self.last_deep_stamp.min(other.last_deep_stamp),
+            last_clean_stamp: self.last_clean_stamp.min(other.last_clean_stamp),
+            shallow_errors: self.shallow_errors.saturating_add(other.shallow_errors),
+            deep_errors: self.deep_errors.saturating_add(other.deep_errors),
+            repaired: self.repaired.saturating_add(other.repaired),
+            large_omaps: self.large_omaps.saturating_add(other.large_omaps),
+            ..*self
+        }
+    }
+}
+
 impl Encode for ScrubHistory {
     fn encode(&self, out: &mut Encoder) {
         out.versioned(2, 1, |o| {
@@ -129,5 +164,36 @@ impl Encode for ScrubMap {
 impl Decode for ScrubMap {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         Ok(Self(d.get()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(sec: u32) -> UTime {
+        UTime { sec, nsec: 0 }
+    }
+
+    #[test]
+    fn what_was_found_is_not_counted_more_than_once_by_the_parts_of_a_split_and_not_lost_by_a_merge() {
+        let whole = ScrubHistory {
+            last_deep_stamp: at(7),
+            shallow_errors: 1,
+            deep_errors: 6,
+            repaired: 5,
+            large_omaps: 6,
+            ..ScrubHistory::default()
+        };
+        let parts: Vec<ScrubHistory> = (0..4).map(|i| whole.part(i, 4)).collect();
+        assert_eq!(parts.iter().map(|p| p.large_omaps).collect::<Vec<_>>(), [2, 2, 1, 1]);
+        assert_eq!(parts.iter().map(|p| p.repaired).collect::<Vec<_>>(), [2, 1, 1, 1]);
+        assert_eq!(parts.iter().map(|p| p.deep_errors).collect::<Vec<_>>(), [2, 2, 1, 1]);
+        // Any part may be the one with the error: none is clean.
+        assert!(parts.iter().all(|p| p.shallow_errors == 1 && p.last_deep_stamp == at(7)));
+        let other = ScrubHistory { last_deep_stamp: at(3), large_omaps: 4, ..whole };
+        let one = parts[1..].iter().fold(parts[0], |all, p| all.joined(p));
+        assert_eq!((one.large_omaps, one.repaired, one.deep_errors), (6, 5, 6));
+        assert_eq!((one.joined(&other).large_omaps, one.joined(&other).last_deep_stamp), (10, at(3)));
     }
 }
