@@ -238,6 +238,13 @@ impl Maps {
                     Fullness::No
                 };
                 let appends_only = p.is_erasure() && !p.has_flag(flag::EC_OVERWRITES);
+                // Its PGs see by its address whether it has changed.
+                let old = old_pools.get(id).map(|o| &o.snaps.removed);
+                let removed = match (map.removed_snaps_queue.get(id), old) {
+                    (Some(removed), Some(old)) if **old == *removed => old.clone(),
+                    (None, Some(old)) if old.is_empty() => old.clone(),
+                    (removed, _) => Arc::new(removed.cloned().unwrap_or_default()),
+                };
                 // The merge that led from the map before to this one, if it was one.
                 let before = old_pools.get(id).filter(|_| !self.gap).map(|o| o.pg_num);
                 let m = &p.last_pg_merge_meta;
@@ -268,7 +275,7 @@ impl Maps {
                             let (seq, snaps) = p.snap_context();
                             SnapContext { seq, snaps }
                         }),
-                        removed: map.removed_snaps_queue.get(id).cloned().unwrap_or_default(),
+                        removed,
                     },
                 };
                 (*id, Arc::new(view))

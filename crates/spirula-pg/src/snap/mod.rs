@@ -37,6 +37,7 @@ pub use set::At;
 
 use spirula_maps::SnapIntervals;
 use spirula_types::SNAP_HEAD;
+use std::sync::Arc;
 
 #[cfg(doc)]
 use crate::exec::SnapSet;
@@ -77,8 +78,9 @@ impl SnapContext {
 pub struct PoolSnaps {
     /// The context of every write, where snapshots are the pool's and not its clients'.
     pub context: Option<SnapContext>,
-    /// Removed, and not trimmed everywhere yet: nothing of them is shown any more.
-    pub removed: SnapIntervals,
+    /// Removed, and not trimmed everywhere yet. One set as long as it stays the same, so that a PG sees by its address
+    /// that nothing has changed.
+    pub removed: Arc<SnapIntervals>,
 }
 
 impl PoolSnaps {
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_pools_snapshots_count_unless_the_client_insists_and_removed_ones_never() {
-        let removed = SnapIntervals::one(2);
+        let removed = Arc::new(SnapIntervals::one(2));
         let own = PoolSnaps { context: None, removed: removed.clone() };
         assert_eq!(own.context_of(context(3, &[3, 2, 1]), false), context(3, &[3, 1]));
         let pools = PoolSnaps { context: Some(context(7, &[7, 5])), removed };

@@ -148,20 +148,24 @@ impl SnapSet {
         later.fold(first, |all, next| intersection(&all, next))
     }
 
-    /// A snapshot is gone: the clone `id` no longer serves it. True if the clone serves none any more and is taken out;
-    /// what it shared by way of its neighbour the next older one shares from now on.
-    pub fn trim(&mut self, id: u64, gone: impl Fn(u64) -> bool) -> bool {
-        let Some(i) = self.clones.iter().position(|c| c.id == id) else { return false };
-        let Some(clone) = self.clones.get_mut(i) else { return false };
-        clone.snaps.retain(|s| !gone(*s));
-        if !clone.snaps.is_empty() {
-            return false;
+    /// Snapshots are gone: a clone keeps of those that it serves what `keeps` gives back; `None` for a clone that is not looked
+    /// at. One that serves none any more is taken out, and what it shared by way of its neighbour the next older one shares from now
+    /// on.
+    pub fn trim(&mut self, keeps: impl Fn(&ObjectClone) -> Option<Vec<u64>>) {
+        // One pass, since there may be tens of thousands of clones.
+        let mut left: Vec<ObjectClone> = Vec::with_capacity(self.clones.len());
+        for mut clone in std::mem::take(&mut self.clones) {
+            let kept = keeps(&clone);
+            if kept.as_ref().is_some_and(Vec::is_empty) {
+                if let Some(older) = left.last_mut() {
+                    older.overlap = intersection(&older.overlap, &clone.overlap);
+                }
+                continue;
+            }
+            clone.snaps = kept.unwrap_or(clone.snaps);
+            left.push(clone);
         }
-        let clone = self.clones.remove(i);
-        if let Some(older) = i.checked_sub(1).and_then(|i| self.clones.get_mut(i)) {
-            older.overlap = intersection(&older.overlap, &clone.overlap);
-        }
-        true
+        self.clones = left;
     }
 }
 
@@ -243,14 +247,36 @@ mod tests {
     #[test]
     fn a_trimmed_clone_leaves_what_its_neighbours_share() {
         let mut s = set();
-        assert!(!s.trim(5, |snap| snap == 4), "5 is still there");
+        let without = |id: u64, gone: &'static [u64]| {
+            move |c: &ObjectClone| {
+                (c.id == id).then(|| c.snaps.iter().copied().filter(|s| !gone.contains(s)).collect::<Vec<u64>>())
+            }
+        };
+        s.trim(without(5, &[4]));
+        assert_eq!(s.clones.len(), 2, "5 is still there");
         assert_eq!((s.at(4), s.at(5)), (At::Nothing, At::Clone(5)));
-        assert!(s.trim(5, |snap| snap == 5));
+        s.trim(without(5, &[5]));
         assert_eq!(s.clones.len(), 1);
         assert_eq!(s.clones[0].overlap, [(0, 10), (25, 75)]);
         assert_eq!(s.own_bytes(), 15);
-        assert!(s.trim(2, |_| true) && s.clones.is_empty());
-        assert!(!s.trim(2, |_| true), "it is gone");
+        s.trim(without(3, &[3]));
+        assert_eq!(s.clones.len(), 1, "there is no clone of this id");
+        s.trim(|_| Some(Vec::new()));
+        assert!(s.clones.is_empty());
+    }
+
+    /// What a trim costs grows with the number of clones, not with its square.
+    #[test]
+    fn a_trim_looks_at_each_clone_once() {
+        let clone = |id| ObjectClone { id, snaps: vec![id], overlap: vec![(0, 100 - id % 50)], size: 100 };
+        let mut s = SnapSet { seq: 16_000, clones: (1..=16_000).map(clone).collect() };
+        let looks = std::cell::Cell::new(0);
+        s.trim(|c| {
+            looks.set(looks.get() + 1);
+            (c.id % 2 == 0).then(Vec::new)
+        });
+        assert_eq!((looks.get(), s.clones.len()), (16_000, 8_000));
+        assert!(s.clones.iter().all(|c| c.id % 2 == 1 && c.overlap[0].1 < 100 - c.id % 50 || c.id % 50 == 49));
     }
 
     #[test]

@@ -43,6 +43,7 @@ use spirula_maps::{PgState, SnapIntervals};
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{EVersion, HObject, ReqId, SNAP_HEAD};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 #[cfg(doc)]
 use crate::exec::SnapSet;
@@ -65,6 +66,10 @@ const AGAIN_MS: u64 = 60_000;
 pub(crate) struct Trim {
     /// Removed snapshots of which nothing is left.
     purged: SnapIntervals,
+    /// Those of which something may be left, by the map's set that was looked at last: there may be tens of thousands, and this is
+    /// asked with each map and each turn.
+    due: SnapIntervals,
+    looked: Option<Arc<SnapIntervals>>,
     walk: Option<Walk>,
     /// Heads of which something was given up: there may be clones that they do not name, so a walk is due though nothing is to be
     /// purged. Of other heads a disagreement is a copy's damage.
@@ -147,15 +152,15 @@ impl WritePlan {
         let mut set = base.snapset.clone();
         let before = set.own_bytes();
         let going: BTreeSet<u64> = clones.iter().map(|(o, _)| o.snap).collect();
-        for c in &base.snapset.clones {
-            // More may have to go than are deleted now: those keep their snapshots until it is their turn.
-            if going.contains(&c.id) || c.snaps.iter().any(|s| !removed.contains(*s)) {
-                set.trim(c.id, |s| removed.contains(s));
+        let absent: BTreeSet<u64> = absent.iter().copied().collect();
+        set.trim(|c| {
+            if absent.contains(&c.id) {
+                return Some(Vec::new());
             }
-        }
-        for id in absent {
-            set.trim(*id, |_| true);
-        }
+            let kept: Vec<u64> = c.snaps.iter().copied().filter(|s| !removed.contains(*s)).collect();
+            // More may have to go than are deleted now: those keep their snapshots until it is their turn.
+            (!kept.is_empty() || going.contains(&c.id)).then_some(kept)
+        });
         let omap = |s: &ObjectState| i64::from(s.info.has(ObjectInfo::OMAP));
         let deleted = |(object, state): (HObject, ObjectState)| Change {
             object,
@@ -212,11 +217,11 @@ impl WritePlan {
 /// The next map names other removed snapshots: those that it names no more are purged. Whoever writes under an old context
 /// may name them still, and is not to make clones that nobody would look for. Who joins later, or is started anew, has not seen it: then such a
 /// clone stays until its snapshot is removed once more.
-pub(crate) fn note_purged(core: &mut PgCore, before: &SnapIntervals, after: &SnapIntervals) {
-    if before == after {
+pub(crate) fn note_purged(core: &mut PgCore, before: &Arc<SnapIntervals>, after: &Arc<SnapIntervals>) {
+    if Arc::ptr_eq(before, after) {
         return;
     }
-    let mut gone = before.clone();
+    let mut gone = SnapIntervals::clone(before);
     gone.subtract(after);
     core.purged.union(&gone);
     while core.purged.count() > PURGED_MAX {
@@ -237,23 +242,29 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return };
         let may = may && a.clean && a.serving;
         let t = &mut a.trim;
-        t.purged = t.purged.intersection(removed);
-        let mut targets = removed.clone();
-        targets.subtract(&t.purged);
-        if let Some(w) = &mut t.walk {
-            w.targets = w.targets.intersection(removed);
+        if !t.looked.as_ref().is_some_and(|l| Arc::ptr_eq(l, removed)) {
+            t.purged = t.purged.intersection(removed);
+            t.due = SnapIntervals::clone(removed);
+            t.due.subtract(&t.purged);
+            if let Some(w) = &mut t.walk {
+                w.targets = w.targets.intersection(removed);
+            }
+            t.looked = Some(removed.clone());
+        }
+        if let Some(w) = &t.walk {
             if may && (!w.targets.is_empty() || !t.strays.is_empty()) {
                 return;
             }
             t.walk = None;
             cx.out.push(PgEffect::StateChanged);
         }
-        if targets.is_empty() && t.strays.is_empty() {
+        if t.due.is_empty() && t.strays.is_empty() {
             (t.failed, t.again_ms) = (false, 0);
             return;
         }
         if may && cx.now.mono_ms >= t.again_ms {
             t.again_ms = 0;
+            let targets = t.due.clone();
             t.walk = Some(Walk { number, targets, from, open: BTreeSet::new(), begun: false, failed: false });
             cx.out.extend([PgEffect::StateChanged, PgEffect::WantTurn]);
         }
@@ -330,6 +341,7 @@ impl Pg {
         } else {
             tracing::debug!(pg = %self.core.id, snapshots = %w.targets, "purged");
             a.trim.purged.union(&w.targets);
+            a.trim.due.subtract(&w.targets);
             a.trim.strays.clear();
         }
         cx.out.push(PgEffect::StateChanged);

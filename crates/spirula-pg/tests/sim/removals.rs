@@ -115,10 +115,10 @@ fn a_late_write_makes_no_clone_for_a_purged_snapshot() {
         w.clients[0].blind_until = u64::MAX;
         w.change_map(|m| {
             m.snaps.clear();
-            m.removed.insert(1, 1);
+            std::sync::Arc::make_mut(&mut m.removed).insert(1, 1);
         });
         run(&mut w, 1000);
-        w.change_map(|m| m.removed.remove(1, 1));
+        w.change_map(|m| std::sync::Arc::make_mut(&mut m.removed).remove(1, 1));
         run(&mut w, 1000);
         w.clients[0].quiet = false;
         run(&mut w, 100);

@@ -150,7 +150,7 @@ pub struct Map {
     /// Those of them that will be removed: nobody rolls back to them any more.
     pub retiring: BTreeSet<u64>,
     /// Those that are removed, until no PG has anything of them.
-    pub removed: SnapIntervals,
+    pub removed: Arc<SnapIntervals>,
     count: usize,
     since: BTreeMap<PgId, Epoch>,
 }
@@ -679,7 +679,7 @@ impl World {
                 self.change_map(|m| {
                     m.retiring.remove(&snap);
                     m.snaps.retain(|s| *s != snap);
-                    m.removed.insert(snap, 1);
+                    Arc::make_mut(&mut m.removed).insert(snap, 1);
                 });
             }
         }
@@ -690,7 +690,7 @@ impl World {
             let unnamed = |c: &Client| !self.maps[c.epoch as usize].snaps.contains(&snap) && !c.names(snap);
             if (0..self.map().pg_num).all(purged) && self.clients.iter().all(unnamed) {
                 self.note("snapshots purged");
-                self.change_map(|m| m.removed.remove(snap, 1));
+                self.change_map(|m| Arc::make_mut(&mut m.removed).remove(snap, 1));
             }
         }
     }
@@ -1034,8 +1034,13 @@ impl World {
                         self.note("slow scans");
                         continue;
                     }
+                    let within_one = |o: &HObject| o.snap > 0 && !o.max;
+                    let pieces = within_one(&from) || within_one(&to);
                     // Made a while later, as the real one is made in steps.
                     node.scans.push_back((pg, seq, from, to, deep));
+                    if pieces {
+                        self.note("objects scrubbed in pieces");
+                    }
                 }
                 PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
