@@ -694,6 +694,8 @@ pub enum Bug {
     Foretold,
     /// A scrub does not wait for writes under way.
     ScrubBesideWrites,
+    /// A scrub that is within an object still counts on a clone that was trimmed since it looked at it.
+    ScrubKeepsTrimmed,
     /// A deep scrub reads nothing.
     ScrubShallow,
     /// A repair takes the primary's copy for the good one.

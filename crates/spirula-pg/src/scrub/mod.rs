@@ -6,6 +6,10 @@
 //! show the same moment. `compare` says which copies are good; writes go on; between chunks the
 //! PG rests as long as the chunk took.
 //!
+//! A chunk is as small for an object with thousands of clones: it may end between two of them. What was found of the clones before
+//! is kept until the head has come, whose history is compared with all of them at once. In the meantime writes make newer
+//! clones, which stand behind what was looked at, and trims take clones away, which are forgotten ([`Scrub::trimmed`]).
+//!
 //! Reading a chunk may take long. Writes wait for it for 30 s at most; then they go on, and it is tried again in smaller
 //! pieces, at last without reading what cannot be read meanwhile: the log says how many objects these were.
 //!
@@ -39,10 +43,11 @@ use tally::Tally;
 /// Objects kept of what a scrub found; more are counted only.
 const FOUND_MAX: usize = 10_000;
 
-/// Where a chunk from `from` on ends that would end at `to`: an object is in it with all its clones, or not at all.
-fn whole_objects(from: &HObject, to: HObject) -> HObject {
-    let begin = to.family_start();
-    if to.max || begin > *from { begin } else { to.family_end() }
+/// Where a chunk from `from` on ends whose last name is `last`, before the name `next`: an object is in it with all its clones
+/// or not at all, if others are in it; else it ends behind its last clone, so that a newer one is in the next chunk.
+fn chunk_end(from: &HObject, last: &HObject, next: &HObject) -> HObject {
+    let begin = next.family_start();
+    if begin > *from { begin } else { HObject { snap: last.snap + 1, ..last.clone() } }
 }
 
 /// What a primary remembers of scrubs, and the one that runs.
@@ -99,6 +104,8 @@ struct Run {
     found: BTreeMap<HObject, Finding>,
     snaps: BTreeMap<HObject, SnapFinding>,
     tally: Tally,
+    /// Clones that were looked at of the object within which the next chunk begins, ascending, as [`snaps::judge`] wants them.
+    clones: Vec<(HObject, Option<ScrubObject>)>,
     /// Errors found and not repaired.
     shallow: u32,
     deep_errors: u32,
@@ -123,6 +130,15 @@ impl Scrub {
             if object < counted_to {
                 r.tally.wrote(d);
             }
+        }
+    }
+
+    /// A clone goes: it is not in its head's history any more when the scrub comes to that.
+    pub fn trimmed(&mut self, clone: &HObject) {
+        if let Some(r) = &mut self.run
+            && let Ok(i) = r.clones.binary_search_by(|(o, _)| o.cmp(clone))
+        {
+            r.clones.remove(i);
         }
     }
 
@@ -193,6 +209,7 @@ impl Pg {
             found: BTreeMap::new(),
             snaps: BTreeMap::new(),
             tally: Tally::default(),
+            clones: Vec::new(),
             shallow: 0,
             deep_errors: 0,
             errors: 0,
@@ -231,7 +248,10 @@ impl Pg {
             if r.deep { self.core.cfg.scrub_chunk.div_ceil(4) } else { self.core.cfg.scrub_chunk }.max(1).min(r.most);
         let from = r.to.clone();
         let (to, objects) = match cx.reader.list(&from, &end, max + 1) {
-            Ok(mut found) if found.len() > max => (found.pop().map_or(end, |o| whole_objects(&from, o)), max),
+            Ok(found) if found.len() > max => {
+                let bound = found.last_chunk().map_or(end, |[last, next]| chunk_end(&from, last, next));
+                (bound, max)
+            }
             Ok(found) => (end, found.len()),
             Err(e) => {
                 tracing::error!(pg = %self.core.id, error = %e, "list objects for scrub");
@@ -320,7 +340,7 @@ impl Pg {
         let shape = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
-        let mut whole = Vec::new();
+        let mut whole = std::mem::take(&mut r.clones);
         for (o, copies) in objects {
             let found = match &shape {
                 Some(shape) => compare_shards(&copies, shape, self.core.me),
@@ -362,6 +382,9 @@ impl Pg {
                 r.found.insert(o, f);
             }
         }
+        let cut = whole.iter().position(|(o, _)| o.is_of_same_object(&r.to)).unwrap_or(whole.len());
+        r.clones = whole.split_off(cut);
+        r.clones.iter_mut().filter_map(|(_, copy)| copy.as_mut()).for_each(snaps::keep_info);
         for (o, f) in snaps::judge(&whole) {
             r.shallow += f.count();
             r.errors += f.count();

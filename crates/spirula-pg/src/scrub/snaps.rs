@@ -3,12 +3,12 @@
 
 use super::compare::Finding;
 use super::list::put_object_id;
-use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
+use crate::exec::{INFO_ATTR, ObjectClone, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
 use spirula_messages::cluster::scrub::ScrubObject;
 use spirula_types::{HObject, Peer, SNAP_HEAD};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is wrong.
 pub(crate) mod wrong {
@@ -120,6 +120,12 @@ fn attr<'a>(copy: &'a ScrubObject, name: &[u8]) -> Option<&'a Bytes> {
     copy.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
 }
 
+/// Leaves of a clone's copy what [`judge`] looks at: there may be tens of thousands to be kept.
+pub(crate) fn keep_info(copy: &mut ScrubObject) {
+    copy.attrs.retain(|(name, _)| name == INFO_ATTR);
+    copy.attrs.iter_mut().for_each(|(_, value)| *value = Bytes::copy_from_slice(value));
+}
+
 /// The info of a copy, or what is wrong with it.
 fn info(copy: &ScrubObject) -> Result<ObjectInfo, u64> {
     let value = attr(copy, INFO_ATTR).ok_or(wrong::INFO_MISSING)?;
@@ -159,9 +165,10 @@ fn judge_one(family: &[(HObject, Option<ScrubObject>)], all: &mut Vec<(HObject, 
             (Err(_), None) => None,
         },
     };
+    let named: BTreeMap<u64, &ObjectClone> = set.iter().flat_map(|s| &s.clones).map(|c| (c.id, c)).collect();
     for (clone, copy) in clones {
         let mut f = SnapFinding::default();
-        let told = set.as_ref().and_then(|s| s.clones.iter().find(|c| c.id == clone.snap));
+        let told = named.get(&clone.snap);
         if set.is_some() && told.is_none() {
             f.errors |= wrong::HEADLESS_CLONE;
             if head.is_some() {
@@ -184,8 +191,8 @@ fn judge_one(family: &[(HObject, Option<ScrubObject>)], all: &mut Vec<(HObject, 
     }
     let Some((head, _)) = head else { return };
     if let Some(set) = &set {
-        let there = |id: u64| clones.iter().any(|(c, _)| c.snap == id);
-        of_head.missing = set.clones.iter().map(|c| c.id).filter(|id| !there(*id)).collect();
+        let there: BTreeSet<u64> = clones.iter().map(|(c, _)| c.snap).collect();
+        of_head.missing = set.clones.iter().map(|c| c.id).filter(|id| !there.contains(id)).collect();
     }
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     of_head.errors |= bit(!of_head.missing.is_empty(), wrong::CLONE_MISSING);

@@ -1,11 +1,12 @@
 //! Stories of what a PG does in the background: merges, backfill, scrubs.
 
+use crate::scenarios::{goes_well, planted_cluster};
 use crate::world::{POOL, World};
 use crate::{settle, verify};
 use spirula_encoding::{from_slice, to_vec};
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::PgHead;
-use spirula_pg::{PgEvent, head_key};
+use spirula_pg::{Bug, PgEvent, head_key};
 use spirula_types::{OsdId, PgId, SpgId};
 use std::sync::Arc;
 
@@ -143,6 +144,42 @@ fn a_deep_scrub_that_reads_slowly_goes_on_in_smaller_pieces() {
 #[test]
 fn what_cannot_be_read_in_time_at_all_does_not_stop_a_deep_scrub() {
     (0..5).for_each(|seed| slowly_read(seed, 0));
+}
+
+/// Objects with more clones than a chunk may have are scrubbed all the time, beside writes that make clones and trims that take
+/// some away. Nothing is wrong with them, and no chunk has more than it may.
+fn clones_in_pieces(seed: u64, bug: Option<Bug>) -> Result<World, String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    Arc::make_mut(&mut w.cfg).scrub_chunk = 2;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (3, 6, 80, 10);
+    (w.pace.snaps, w.pace.removes) = (20, true);
+    let (id, primary) = (SpgId::whole(PG), w.map().acting(PG)[0]);
+    for round in 0..50 {
+        w.event(primary, id, PgEvent::Scrub { deep: round % 2 == 0, repair: false, large: Default::default() });
+        (0..3).for_each(|_| {
+            run(&mut w, 60);
+            w.step_snaps();
+        });
+        let state = w.nodes[primary as usize].pgs[&id].state().0;
+        if state.has(PgState::INCONSISTENT) || w.stats.contains_key("wrong counts") {
+            return Err(format!("a scrub of objects in pieces finds what is not there: {:?}", w.stats));
+        }
+    }
+    settle(&mut w)?;
+    verify(&w).map(|()| w)
+}
+
+#[test]
+fn objects_with_many_clones_are_scrubbed_in_pieces() {
+    goes_well(8, "objects scrubbed in pieces", |seed| {
+        let w = clones_in_pieces(seed, None)?;
+        w.stats.get("snapshots purged").map(|_| ()).ok_or("nothing was trimmed")?;
+        Ok(w)
+    });
+    let caught = (0..8).filter_map(|seed| clones_in_pieces(seed, Some(Bug::ScrubKeepsTrimmed)).err());
+    let caught: Vec<String> = caught.collect();
+    assert!(caught.iter().any(|e| e.contains("finds what is not there")), "{caught:?}");
 }
 
 #[test]
