@@ -9,7 +9,8 @@
 //! before it acknowledges; the primary itself rebuilds its shard before it executes the write. A change that begins by
 //! removing the object is merged with nothing. One that is made from another object (a clone of its head, a head that is
 //! rolled back) is only as good as that one is here: the same is asked of it, its version where the write says which. In a
-//! replicated pool the store compares what is read with its checksums, and it is enough that the other object is there.
+//! replicated pool, too, since a backfill may have come to the clone and not to its head; there the store compares what is read with
+//! its checksums, and the length need not be looked at.
 
 use crate::core::PgCore;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
@@ -34,8 +35,8 @@ pub(crate) fn can_merge(
     has_sound_shard(core, &entry.object, entry.prior, reader)
 }
 
-/// Can our copy of this object be what another is made from? Not if we lack it, if it is not there, or if its shard is
-/// not as long as it says, or not of this version, where that is known.
+/// Can our copy of this object be what another is made from? Not if we lack it, if it is not there, if it is not of this version,
+/// where that is known, or if its shard is not as long as it says.
 ///
 /// # Errors
 /// Those of [`ObjectReader`].
@@ -52,9 +53,9 @@ pub(crate) fn can_make_from(
     let Some(attr) = reader.attr(source, INFO_ATTR)? else {
         return Ok(planted!(core.cfg, MadeWithoutSource) && !core.is_erasure());
     };
-    let Some(shape) = core.shape().filter(|_| core.is_erasure()) else { return Ok(true) };
     let info = from_slice::<ObjectInfo>(&attr).ok().filter(|i| version.is_none_or(|v| i.version == v));
-    let Some(info) = info else { return Ok(false) };
+    let Some(info) = info else { return Ok(planted!(core.cfg, MadeWithoutSource) && !core.is_erasure()) };
+    let Some(shape) = core.shape().filter(|_| core.is_erasure()) else { return Ok(true) };
     Ok(reader.size(source)? == shape.shard_len(info.size))
 }
 

@@ -382,6 +382,11 @@ impl Pg {
         {
             return false;
         }
+        // The write may make a clone of a name that is being removed at a member.
+        let family = || r.ops.range(object.family_start()..object.family_end());
+        if write && family().any(|(_, o)| o.push.as_ref().is_some_and(|p| p.remove)) {
+            return true;
+        }
         let here = self.core.missing.contains(object);
         let there = write && a.peers.values().any(|p| p.missing.contains(object));
         if !here && !there {

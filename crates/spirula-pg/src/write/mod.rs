@@ -42,8 +42,11 @@
 //! # What is made from another object
 //! A first write after a snapshot plans two changes, clone and head; a head may be rolled back to a clone. A change that is
 //! made from another object is kept from a member together with that object, and lacking there from then on. A backfill
-//! never stands between the two: a clone comes before its head in the order of objects and after all older clones, so what
-//! has not come to the one has not come to the other, and a head that was filled had its clones filled before.
+//! seldom stands between the two: a clone comes before its head in the order of objects and after all older clones, so what
+//! has not come to the one has not come to the other, and a head that was filled had its clones filled before. Only where a member
+//! has an old clone of the same name it may have come to that one alone. The member then sees that its head is not the one that the clone
+//! is made of ([`can_make_from`](crate::erasure::sound::can_make_from)), and lacks the clone; and while that old clone is
+//! removed there, writes of the object wait ([`Pg::must_recover_first`]), so that the removal does not take the new one.
 
 pub(crate) mod backend;
 mod inflight;

@@ -286,3 +286,49 @@ fn rollback_is_refused(seed: u64, ec: Option<(usize, usize)>) -> Result<(), Stri
 fn a_rollback_to_a_clone_whose_version_nobody_knows_is_refused() {
     (0..6).for_each(|seed| rollback_is_refused(seed, KINDS[1]).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
+
+/// A member comes back, so long ago that it must be filled, with a clone that only it has ever had. While that goes there, a write makes
+/// a clone of the same name: it is made of what the others have, not of the member's old head, and the removal does not take it.
+fn same_name(seed: u64, steps: usize, lost: bool) -> Result<(), String> {
+    let mut w = World::new(seed, 3, 3, 1, 1);
+    w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
+    let mut h = serving(w, None)?;
+    let victim = h.w.map().members(PG)[2].osd;
+    h.w.crash(victim);
+    h.w.mark_down(victim);
+    for b in b"BCDE" {
+        let written = h.send(1, of(*b));
+        h.wait(written)?;
+    }
+    let clone = HObject { snap: 1, ..object(0) };
+    let store = &mut h.w.nodes[victim as usize].store;
+    for state in [&mut store.applied, &mut store.durable] {
+        let (old, blocks) = (state.objects[&object(0)].clone(), state.blocks.get(&object(0)).cloned());
+        state.objects.insert(clone.clone(), old);
+        blocks.into_iter().for_each(|b| drop(state.blocks.insert(clone.clone(), b)));
+    }
+    h.w.peer_loses = lost.then_some(("Push", 60));
+    h.w.start(victim);
+    run(&mut h.w, steps);
+    h.snaps = vec![1];
+    let written = h.send(1, of(b'F'));
+    h.wait(written)?;
+    h.w.peer_loses = None;
+    run(&mut h.w, 6000);
+    for n in &h.w.nodes {
+        let found = n.store.applied.objects.get(&clone).map(|o| o.data.clone());
+        if found.as_deref() != Some(&[b'E'; 64][..]) {
+            return Err(format!("after {steps} steps, osd.{}: {found:?}", n.id));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_clone_of_the_name_of_a_stale_one_is_made_of_the_present_head() {
+    for lost in [false, true] {
+        let all = (0..12).flat_map(|seed| (280..480).step_by(5).map(move |steps| (seed, steps)));
+        let wrong: Vec<String> = all.filter_map(|(seed, steps)| same_name(seed, steps, lost).err()).collect();
+        assert!(wrong.is_empty(), "{} times, {lost}: {}", wrong.len(), wrong[0]);
+    }
+}
