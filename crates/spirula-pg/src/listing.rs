@@ -62,6 +62,22 @@ impl ObjectReader for WithMissing<'_> {
         Ok(found)
     }
 
+    fn has_room_for(&self, bytes: u64, pairs: u64) -> bool {
+        self.reader.has_room_for(bytes, pairs)
+    }
+
+    fn takes_data(&self, bytes: u64) -> bool {
+        self.reader.takes_data(bytes)
+    }
+
+    fn is_full(&self) -> bool {
+        self.reader.is_full()
+    }
+
+    fn beside_data(&self, object: &HObject) -> u64 {
+        self.reader.beside_data(object)
+    }
+
     fn bad_offset(&self, object: &HObject) -> Option<u64> {
         self.reader.bad_offset(object)
     }

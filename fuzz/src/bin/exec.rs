@@ -59,6 +59,26 @@ impl ObjectReader for Fixed {
         inside.truncate(max);
         Ok(inside)
     }
+
+    fn has_room_for(&self, _: u64, _: u64) -> bool {
+        true
+    }
+
+    fn takes_data(&self, _: u64) -> bool {
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn beside_data(&self, _: &HObject) -> u64 {
+        0
+    }
+
+    fn bad_offset(&self, _: &HObject) -> Option<u64> {
+        None
+    }
 }
 
 fn ops(mut d: Decoder<'_>) -> Vec<OsdOp> {

@@ -166,6 +166,26 @@ impl ObjectReader for EcReader<'_> {
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
         self.inner.list(from, until, max)
     }
+
+    fn has_room_for(&self, bytes: u64, pairs: u64) -> bool {
+        self.inner.has_room_for(bytes, pairs)
+    }
+
+    fn takes_data(&self, bytes: u64) -> bool {
+        self.inner.takes_data(bytes)
+    }
+
+    fn is_full(&self) -> bool {
+        self.inner.is_full()
+    }
+
+    fn beside_data(&self, object: &HObject) -> u64 {
+        self.inner.beside_data(object)
+    }
+
+    fn bad_offset(&self, object: &HObject) -> Option<u64> {
+        self.inner.bad_offset(object)
+    }
 }
 
 impl Active {
@@ -456,5 +476,31 @@ impl Pg {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::tests::Bench;
+    use crate::exec::{self, load_object};
+    use spirula_messages::ceph::op;
+    use spirula_types::errno;
+
+    /// Much beside data is refused with ENOSPC where there is no room for it, whether the pool is erasure-coded or not: a store
+    /// that refuses it when it is in the log makes its PG wait.
+    #[test]
+    fn a_request_for_more_than_there_is_room_for_is_refused_in_an_erasure_coded_pool() {
+        let mut x = Bench::new();
+        let (o, value) = (crate::exec::tests::object("o"), vec![7; 2 << 20]);
+        x.limits.max_attrs = 8 << 20;
+        let set = [crate::exec::tests::xattr_op(op::SETXATTR, b"a", &value)];
+        let result = |x: &Bench| {
+            let reader = EcReader { inner: &x.store, pieces: &[] };
+            exec::execute(&x.context(&o), &load_object(&reader, &o).unwrap(), &reader, &set).unwrap().result
+        };
+        assert_eq!(result(&x), 0);
+        x.store.room = Some(1 << 20);
+        assert_eq!(result(&x), -errno::ENOSPC);
     }
 }

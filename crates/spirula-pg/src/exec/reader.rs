@@ -146,28 +146,18 @@ pub trait ObjectReader {
 
     /// Is there room for a change that brings so many bytes beside data (omap, attributes), of so many pairs?
     /// Asked only for much: what is full by and by the map says.
-    fn has_room_for(&self, _bytes: u64, _pairs: u64) -> bool {
-        true
-    }
+    fn has_room_for(&self, bytes: u64, pairs: u64) -> bool;
 
     /// Would the store take so many bytes of data now, as far as it knows?
-    fn takes_data(&self, _bytes: u64) -> bool {
-        true
-    }
+    fn takes_data(&self, bytes: u64) -> bool;
 
     /// Is the store so full that nothing is written any more that makes it grow? What only readers want fetched from another
     /// copy waits then.
-    fn is_full(&self) -> bool {
-        false
-    }
+    fn is_full(&self) -> bool;
 
     /// Bytes that the store writes anew beside data, whatever is changed in the object: its attributes.
-    fn beside_data(&self, _object: &HObject) -> u64 {
-        0
-    }
+    fn beside_data(&self, object: &HObject) -> u64;
 
     /// Where bad data of the object was met last, if that is known. For messages only.
-    fn bad_offset(&self, _object: &HObject) -> Option<u64> {
-        None
-    }
+    fn bad_offset(&self, object: &HObject) -> Option<u64>;
 }

@@ -333,6 +333,18 @@ impl ObjectReader for Store {
         }
         Ok(page)
     }
+    fn has_room_for(&self, _: u64, _: u64) -> bool {
+        true
+    }
+    fn takes_data(&self, _: u64) -> bool {
+        true
+    }
+    fn beside_data(&self, _: &HObject) -> u64 {
+        0
+    }
+    fn bad_offset(&self, _: &HObject) -> Option<u64> {
+        None
+    }
     fn is_full(&self) -> bool {
         self.full
     }

@@ -34,6 +34,8 @@ pub(crate) struct MemStore {
     pub not_ready: Cell<u32>,
     /// Nothing can be read.
     pub bad: Cell<bool>,
+    /// Bytes that there is room for; `None` for any number.
+    pub room: Option<u64>,
 }
 
 impl MemStore {
@@ -160,6 +162,22 @@ impl ObjectReader for MemStore {
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
         Ok(self.objects.range(from.clone()..until.clone()).take(max).map(|(o, _)| o.clone()).collect())
     }
+    fn has_room_for(&self, bytes: u64, _: u64) -> bool {
+        self.room.is_none_or(|room| bytes <= room)
+    }
+    fn takes_data(&self, bytes: u64) -> bool {
+        self.room.is_none_or(|room| bytes <= room)
+    }
+    fn is_full(&self) -> bool {
+        self.room == Some(0)
+    }
+    fn beside_data(&self, o: &HObject) -> u64 {
+        let of = |s: &Stored| s.attrs.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
+        self.objects.get(o).map_or(0, of)
+    }
+    fn bad_offset(&self, _: &HObject) -> Option<u64> {
+        None
+    }
 }
 
 /// Client 4100, who has no connection and watches nothing.
@@ -175,7 +193,7 @@ pub(super) const ASKER: Asker<'static> = Asker {
 };
 
 /// One PG on a [`MemStore`], executing requests one after the other.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     pub store: MemStore,
     pub limits: Limits,
     pub pool: PoolRules,
@@ -285,7 +303,7 @@ pub(crate) fn object(name: &str) -> HObject {
     HObject::head(1, Bytes::new(), Bytes::new(), Bytes::copy_from_slice(name.as_bytes()))
 }
 
-pub(super) fn xattr_op(code: u16, name: &[u8], value: &[u8]) -> OsdOp {
+pub(crate) fn xattr_op(code: u16, name: &[u8], value: &[u8]) -> OsdOp {
     let mut o = OsdOp { indata: [name, value].concat().into(), ..OsdOp::new(code) };
     o.union[0..4].copy_from_slice(&(name.len() as u32).to_le_bytes());
     o.union[4..8].copy_from_slice(&(value.len() as u32).to_le_bytes());
