@@ -13,6 +13,11 @@
 //! Few copies are under way at a time, the others wait for them. Patience with a source begins when it
 //! is asked first, and anew with each piece that is more than there ever was: what changes all the time
 //! is given up, what is large or waits for its turn is not.
+//!
+//! What is got lies in memory until it is whole. One object may have as much as any change may ([`Bounds::one`]): a source that goes
+//! on beyond that fails the copy as soon as it is seen. All together have a bound, too ([`Bounds::all`]), and there a copy pauses between
+//! two pieces, and one that has got only its first begins again later. The oldest of those that hold something never pauses, so it ends,
+//! and makes room; if its source falls silent while others are paused, it gives back what it has.
 
 use crate::maps::Maps;
 use crate::osd::OsdCore;
@@ -21,9 +26,10 @@ use spirula_encoding::{DecodeError, Decoder, UTime};
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
-use spirula_pg::exec::{Fetched, ObjectInfo, Source, Timeouts, WholeObject};
+use spirula_pg::exec::{Fetched, Limits, ObjectInfo, Source, Timeouts, WholeObject};
 use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
 use spirula_runtime::LinkId;
+use spirula_types::limits::pair_size;
 use spirula_types::{EntityName, Epoch, HObject, ObjectLocator, OsdId, ReqId, SpgId, errno};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -41,6 +47,28 @@ const WITH_SILENT: usize = 64;
 const AGAIN: Duration = Duration::from_secs(2);
 /// A source of which nothing more can be read for so long fails the copy (ETIMEDOUT).
 const PATIENCE: Duration = Duration::from_secs(60);
+/// One that has got nothing more for so long holds nothing that others wait for.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// Bounds of what copies hold in memory, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Largest object; beyond it EFBIG.
+    object: u64,
+    /// Most of one object with its attributes and its omap; beyond it E2BIG.
+    one: usize,
+    /// From here on none is gone on with but the first.
+    all: usize,
+    /// What another piece is expected to bring.
+    piece: usize,
+}
+
+impl Bounds {
+    /// Those of an OSD whose requests have these limits, and which has so many bytes for payloads.
+    pub(crate) fn new(limits: &Limits, payloads: usize) -> Self {
+        Self { object: limits.max_object_size, one: limits.max_change, all: payloads / 4, piece: PIECE as usize }
+    }
+}
 
 /// What is known of a source so far.
 #[derive(Default)]
@@ -53,9 +81,13 @@ struct Got {
     omap_header: Bytes,
     omap: Vec<(Bytes, Bytes)>,
     more_omap: bool,
+    /// Bytes that it takes in memory.
+    held: usize,
 }
 
 struct Job {
+    /// It was begun as the so manieth.
+    order: u64,
     /// Who wants it.
     pg: SpgId,
     op: OpId,
@@ -107,31 +139,99 @@ enum Due {
 
 /// Copies under way, by the number of their last request, and those that wait for their turn. Of the latter there are no more than
 /// requests of clients are open.
-#[derive(Default)]
 pub(crate) struct Copies {
+    bounds: Bounds,
     jobs: BTreeMap<u64, Job>,
+    /// Those that have got something and wait for memory, in the order in which they were begun.
+    paused: BTreeMap<u64, Job>,
     waiting: VecDeque<Job>,
+    begun: u64,
     next: u64,
+    /// There was no room for what one had got: none begins before another has ended.
+    crowded: bool,
     /// Requests to PGs of this OSD that these have not ended: which copy's each is (0 where it has ended), and where it is.
     own: BTreeMap<OpId, (u64, SpgId)>,
 }
 
 impl Copies {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        let (jobs, paused, waiting, own) = Default::default();
+        Self { bounds, jobs, paused, waiting, begun: 0, next: 0, crowded: false, own }
+    }
+
+    /// Bytes that are held, with those of the next pieces that are on their way.
+    fn held(&self) -> usize {
+        let got = |j: &Job| j.got.as_ref().map_or(0, |g| g.held);
+        let next = |j: &Job| if j.got.is_some() { got(j) + self.bounds.piece } else { 0 };
+        self.jobs.values().map(next).sum::<usize>() + self.paused.values().map(got).sum::<usize>()
+    }
+
+    /// May this one take another piece? It is none of those under way, nor of those that are paused.
+    fn may_go_on(&self, job: &Job) -> bool {
+        let mut others = self.jobs.values().chain(self.paused.values()).filter(|j| j.got.is_some());
+        let held = job.got.as_ref().map_or(0, |g| g.held);
+        // Whoever has only begun would be another that holds as much as one may.
+        let goes_before = |j: &Job| job.pieces > 1 && j.order > job.order;
+        self.held() + held + self.bounds.piece <= self.bounds.all || others.all(goes_before)
+    }
+
+    /// One goes on later, with what it has; if that is one piece, without.
+    fn pause(&mut self, mut job: Job, now: Duration) {
+        if job.pieces > 1 {
+            job.sent = now;
+            self.paused.insert(job.order, job);
+        } else {
+            self.crowded = true;
+            job.begin_anew();
+            self.waiting.push_front(job);
+        }
+    }
+
+    /// While others are paused, those whose sources are silent give back what they hold, and ask for it again.
+    fn make_room(&mut self, now: Duration) {
+        let silent = |j: &Job| j.got.is_some() && now >= j.heard + SILENT;
+        let all = self.jobs.iter().filter(|(_, j)| !self.paused.is_empty() && silent(j)).map(|(tid, _)| *tid);
+        for tid in all.collect::<Vec<u64>>() {
+            if let Some(mut job) = self.jobs.remove(&tid) {
+                // What may still come by its number is of no use.
+                let tid = self.number();
+                job.begin_anew();
+                self.jobs.insert(tid, job);
+            }
+        }
+    }
+
     /// A request wants an object. If it wanted it before, that was in an interval that has ended.
     fn want(&mut self, pg: SpgId, op: OpId, source: Source) {
         self.forget(op);
         let (heard, sent, again) = (Duration::ZERO, Duration::ZERO, AGAIN);
-        self.waiting.push_back(Job { pg, op, source, heard, sent, again, to: -1, got: None, pieces: 0, most: 0 });
+        let (order, to, got, pieces, most) = (0, -1, None, 0, 0);
+        self.waiting.push_back(Job { order, pg, op, source, heard, sent, again, to, got, pieces, most });
     }
 
     /// The next one that there is room for. Its time begins now.
     fn begin(&mut self, now: Duration) -> Option<Job> {
+        if let Some((order, job)) = self.paused.pop_first() {
+            if self.may_go_on(&job) {
+                // That it waited is not its source's fault.
+                let heard = job.heard + now.saturating_sub(job.sent);
+                return Some(Job { heard, ..job });
+            }
+            self.paused.insert(order, job);
+            return None;
+        }
+        let held = self.held();
+        if held >= self.bounds.all || held > 0 && self.crowded {
+            return None;
+        }
         // One that has got nothing, and whose source is silent, holds no memory: others need not wait for it.
         let busy = self.jobs.values().filter(|j| j.got.is_some() || now.saturating_sub(j.heard) < AGAIN).count();
         if busy >= AT_ONCE || self.jobs.len() >= WITH_SILENT {
             return None;
         }
-        self.waiting.pop_front().map(|job| Job { heard: now, ..job })
+        let job = self.waiting.pop_front()?;
+        self.begun += 1;
+        Some(Job { heard: now, order: self.begun, ..job })
     }
 
     fn number(&mut self) -> u64 {
@@ -154,6 +254,7 @@ impl Copies {
     /// is to none that is open.
     fn answered(&mut self, tid: u64, reply: &MOsdOpReply, now: Duration) -> Option<Next> {
         let mut job = self.jobs.remove(&tid)?;
+        self.crowded = false;
         let changed = job.got.is_some() && [-errno::ERANGE, -errno::EOVERFLOW].contains(&reply.result);
         match reply.result {
             r if r == -errno::EAGAIN || changed => {
@@ -170,6 +271,9 @@ impl Copies {
                     job.begin_anew();
                     Some(Next::Ask(job))
                 }
+                Ok(true) if let Some(e) = job.got.as_ref().and_then(|g| g.too_large(&self.bounds)) => {
+                    Some(Next::End(job, Fetched::Failed(e)))
+                }
                 Ok(true) => match job.got.take_if(|g| g.is_whole()) {
                     Some(got) => {
                         let whole = got.into_object(job.source.clone());
@@ -177,7 +281,11 @@ impl Copies {
                     }
                     None => {
                         job.got_more(now);
-                        Some(Next::Ask(job))
+                        if self.may_go_on(&job) {
+                            return Some(Next::Ask(job));
+                        }
+                        self.pause(job, now);
+                        None
                     }
                 },
                 Err(e) => {
@@ -209,14 +317,16 @@ impl Copies {
 
     /// Nobody waits for what this request wanted; true if that makes room.
     fn forget(&mut self, op: OpId) -> bool {
-        let Self { jobs, waiting, .. } = self;
-        if jobs.is_empty() && waiting.is_empty() {
+        let Self { jobs, paused, waiting, .. } = self;
+        if jobs.is_empty() && paused.is_empty() && waiting.is_empty() {
             return false;
         }
-        let before = jobs.len();
+        self.crowded = false;
+        let before = jobs.len() + paused.len();
         waiting.retain(|j| j.op != op);
         jobs.retain(|_, j| j.op != op);
-        jobs.len() < before
+        paused.retain(|_, j| j.op != op);
+        jobs.len() + paused.len() < before
     }
 
     /// Requests to PGs of this OSD whose copies have ended, each once: they are to end, too, whatever they wait for.
@@ -280,10 +390,11 @@ fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<bool, DecodeError>
         let (size, mtime) = stat(&out(0))?;
         let names: Vec<(Bytes, Bytes)> = Decoder::new(&out(1)).get()?;
         // As they are stored: users' names have a mark in front.
-        let attrs = names.into_iter().map(|(k, v)| ([b"_", &k[..]].concat().into(), v)).collect();
+        let attrs: Vec<_> = names.into_iter().map(|(k, v)| ([b"_", &k[..]].concat().into(), v)).collect();
         let (omap, more_omap) = page(&out(3))?;
         let (version, omap_header, data) = (reply.user_version, out(2), out(4).to_vec());
-        *got = Some(Got { version, size, mtime, data, attrs, omap_header, omap, more_omap });
+        let held = data.len() + omap_header.len() + bytes(&attrs) + bytes(&omap);
+        *got = Some(Got { version, size, mtime, data, attrs, omap_header, omap, more_omap, held });
         return Ok(true);
     };
     if stat(&out(1))? != (have.size, have.mtime) {
@@ -291,16 +402,34 @@ fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<bool, DecodeError>
     }
     let next = out(2);
     if (have.data.len() as u64) < have.size {
+        let left = have.size.saturating_sub(have.data.len() as u64);
+        have.data.reserve_exact(usize::try_from(left).unwrap_or(0));
         have.data.extend_from_slice(&next);
+        have.held += next.len();
     } else {
         let (entries, more) = page(&next)?;
         have.more_omap = more && !entries.is_empty();
+        have.held += bytes(&entries);
         have.omap.extend(entries);
     }
     Ok(true)
 }
 
+/// What pairs count for, as in any change.
+fn bytes(pairs: &[(Bytes, Bytes)]) -> usize {
+    pairs.iter().map(|(k, v)| pair_size(k, v)).sum()
+}
+
 impl Got {
+    /// Is there more than an object may have? With which errno its copy fails then.
+    fn too_large(&self, bounds: &Bounds) -> Option<i32> {
+        if self.size > bounds.object {
+            return Some(errno::EFBIG);
+        }
+        let more = usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(self.data.len());
+        (self.held.saturating_add(more) > bounds.one).then_some(errno::E2BIG)
+    }
+
     fn is_whole(&self) -> bool {
         self.data.len() as u64 >= self.size && !self.more_omap
     }
@@ -416,6 +545,7 @@ impl OsdCore {
 
     /// Time passed: what was not answered is asked again, or given up.
     pub(crate) fn keep_copies(&mut self, now: Duration) {
+        self.copies.make_room(now);
         let leads = |object: &HObject| place(&self.maps, object).map(|(.., osd)| osd);
         for (tid, due) in self.copies.due(now, leads) {
             let Some(job) = self.copies.jobs.remove(&tid) else { continue };
@@ -484,7 +614,7 @@ mod tests {
 
     impl Play {
         fn new(jobs: u64, size: u64, latency: Duration) -> Self {
-            let mut copies = Copies::default();
+            let mut copies = Copies::new(Bounds { piece: CHUNK as usize, ..Bounds::new(&Limits::default(), 1 << 30) });
             let pg = SpgId::new(PgId::new(1, 0), -1);
             (0..jobs).for_each(|op| copies.want(pg, op, source(op)));
             let (now, changes, answers, asked, ended) = (Duration::from_secs(1000), false, Vec::new(), 0, Vec::new());
@@ -509,6 +639,7 @@ mod tests {
                     None => {}
                 }
             }
+            self.copies.make_room(self.now);
             for (tid, due) in self.copies.due(self.now, |_| Some(3)) {
                 let job = self.copies.jobs.remove(&tid).unwrap();
                 match due {
@@ -519,7 +650,7 @@ mod tests {
             while let Some(job) = self.copies.begin(self.now) {
                 self.ask(job, None);
             }
-            assert!(self.copies.jobs.len() <= AT_ONCE);
+            assert!(self.copies.jobs.len() + self.copies.paused.len() <= AT_ONCE);
         }
 
         /// Until so many have ended; how long that took.
@@ -617,5 +748,128 @@ mod tests {
         assert!(p.copies.due(p.now, |_| Some(3)).is_empty());
         p.copies.may_be_lost(3);
         assert_eq!(p.copies.due(p.now, |_| Some(3)), [(1, Due::Again)]);
+    }
+
+    /// A source whose omap goes on and on.
+    #[test]
+    fn a_source_is_given_up_that_has_more_than_a_change_may_have() {
+        let bounds = Bounds::new(&Limits::default(), 1 << 30);
+        let mut copies = Copies::new(bounds);
+        copies.want(SpgId::new(PgId::new(1, 0), -1), 1, source(1));
+        let now = Duration::from_secs(1000);
+        let mut job = copies.begin(now).unwrap();
+        let value = Bytes::from(vec![7; 1 << 20]);
+        for i in 0..1024_u32 {
+            let mut omap = Encoder::new();
+            omap.put(&vec![(Bytes::from(format!("{i:08}")), value.clone())]);
+            omap.bool(true);
+            let mut reply = answer(job.got.as_ref(), 0, 1);
+            let at = if job.got.is_some() { 2 } else { 3 };
+            reply.ops[at].op.indata = omap.into_bytes();
+            let tid = copies.asked(job, None, 3, now);
+            job = match copies.answered(tid, &reply, now).unwrap() {
+                Next::Ask(job) => job,
+                Next::End(_, what) => {
+                    assert_eq!(what, Fetched::Failed(errno::E2BIG), "piece {i}");
+                    assert!(i as usize <= bounds.one >> 20, "it is seen after piece {i} only");
+                    return;
+                }
+            };
+        }
+        panic!("the copy goes on");
+    }
+
+    /// The size of an object is in the first answer: nothing more is asked for.
+    #[test]
+    fn a_source_is_given_up_at_once_whose_bytes_are_too_many() {
+        let mut p = Play::new(1, (128 << 20) + 1, TICK);
+        p.until(1);
+        assert_eq!((&p.ended[0].1, p.asked), (&Fetched::Failed(errno::EFBIG), 1));
+    }
+
+    #[test]
+    fn copies_pause_where_all_of_them_hold_too_much_and_all_end() {
+        let (pieces, room) = (20, 50 * CHUNK as usize);
+        let mut p = Play::new(12, pieces * CHUNK, TICK);
+        p.copies.bounds.all = room;
+        let (mut most, mut paused) = (0, 0);
+        while p.ended.len() < 12 {
+            p.step();
+            most = most.max(p.copies.held());
+            paused = paused.max(p.copies.paused.len());
+            assert!(p.now < Duration::from_secs(2000), "{:?}", p.ended.len());
+        }
+        assert_eq!(p.copied(), 12);
+        // The first goes on in any case.
+        let bound = room + (pieces as usize + 1) * CHUNK as usize;
+        assert!(paused > 0 && most <= bound, "{paused} paused, {most} bytes of {bound}");
+        // What is paused makes room when nobody wants it any more.
+        let mut p = Play::new(4, pieces * CHUNK, TICK);
+        p.copies.bounds.all = 65;
+        for _ in 0..100 {
+            if p.copies.paused.is_empty() {
+                p.step();
+            }
+        }
+        let op = p.copies.paused.values().next().unwrap().op;
+        assert!(p.copies.forget(op) && !p.copies.forget(op));
+        p.until(3);
+        assert_eq!(p.copied(), 3);
+    }
+
+    /// A source that is silent for long lets dozens of copies of it begin, which all get their first piece at once.
+    #[test]
+    fn copies_whose_sources_were_silent_hold_no_more_than_others() {
+        let mut p = Play::new(64, 8 * CHUNK, Duration::from_secs(50));
+        p.copies.bounds.all = 100;
+        while p.copies.jobs.len() < 40 {
+            p.now += AGAIN;
+            while let Some(job) = p.copies.begin(p.now) {
+                p.ask(job, None);
+            }
+        }
+        p.answers.iter_mut().for_each(|(at, ..)| *at = p.now);
+        p.latency = TICK;
+        while p.ended.len() < 64 {
+            p.now += TICK;
+            let due: Vec<_> = p.answers.extract_if(.., |(at, ..)| *at <= p.now).collect();
+            for (_, tid, reply) in due {
+                match p.copies.answered(tid, &reply, p.now) {
+                    Some(Next::Ask(job)) => p.ask(job, None),
+                    Some(Next::End(job, what)) => p.ended.push((job.op, what)),
+                    None => {}
+                }
+                // One goes on in any case, and each of the others was let in while there was room.
+                assert!(p.copies.held() <= 100 + 8 * CHUNK as usize, "{}", p.copies.held());
+            }
+            while let Some(job) = p.copies.begin(p.now) {
+                p.ask(job, None);
+            }
+            assert!(p.now < Duration::from_secs(3000), "{} have ended", p.ended.len());
+        }
+        assert_eq!(p.copied(), 64);
+    }
+
+    /// Others do not wait for what a silent source has given, one such copy after the other.
+    #[test]
+    fn a_silent_source_gives_back_what_its_copies_hold() {
+        let mut p = Play::new(4, 20 * CHUNK, TICK);
+        p.copies.bounds.all = 65;
+        for _ in 0..100 {
+            if p.copies.paused.is_empty() {
+                p.step();
+            }
+        }
+        // From here on the first two say nothing more.
+        let silent = |op: OpId| op < 2;
+        let begun = p.now;
+        while p.ended.iter().filter(|(op, _)| !silent(*op)).count() < 2 {
+            let of = |p: &Play, tid: &u64| p.copies.jobs.get(tid).is_some_and(|j| silent(j.op));
+            let kept: Vec<_> = std::mem::take(&mut p.answers).into_iter().filter(|(_, tid, _)| !of(&p, tid)).collect();
+            p.answers = kept;
+            p.step();
+            assert!(p.now < begun + 2 * PATIENCE, "{:?}", p.ended);
+        }
+        assert!(p.now < begun + 4 * SILENT, "{:?}", p.now.checked_sub(begun));
     }
 }

@@ -19,7 +19,7 @@ use crate::agenda::Agenda;
 use crate::classes::ClassLists;
 use crate::clog::ClusterLog;
 use crate::commands::Bench;
-use crate::copies::Copies;
+use crate::copies::{Bounds, Copies};
 use crate::follow::{MAP_KEY, MapRetry};
 use crate::history::{History, Shown, Trail};
 use crate::images::Images;
@@ -289,6 +289,7 @@ impl OsdCore {
             None if pgs.is_empty() => Maps::default(),
             None => return Err("the store holds PGs but no OSD map".to_owned()),
         };
+        let copied = Bounds::new(&pg_cfg.limits, outside.pool().budget());
         let (to_monitor, as_me) = (outside.clone(), me.clone());
         let connect = move |to: &AddrVec| to_monitor.connect(&as_me, to, EntityType::Mon, Watch::Usual);
         let mut mon = MonLink::over(cfg.mons.clone(), &cfg.host, Box::new(connect), cfg.auth.clone());
@@ -330,7 +331,7 @@ impl OsdCore {
             history: History::default(),
             passed: Passed::default(),
             clog: ClusterLog::default(),
-            copies: Copies::default(),
+            copies: Copies::new(copied),
             waits: Waits::default(),
             scrubs: Scrubs::default(),
             cfg,
