@@ -5,7 +5,8 @@
 //! stray copy's objects deleted, some objects trimmed — begins in a turn. Turns go to recovery first, then to
 //! deletion, then to trimming, then to scrub, within a class to pools of a higher `recovery_op_priority` or
 //! `scrub_priority` first and else in the order they were asked for, as far as the clients'
-//! latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
+//! latency allows ([`crate::pace`]). But what frees space, deletion and trimming, has every fifth turn beside recovery, which takes
+//! space and may go on for days. An object that a client waits for needs no turn.
 
 use crate::osd::OsdCore;
 use crate::pace::{HANGS, Limit, Pacer};
@@ -26,6 +27,8 @@ const REMOVAL_COST: u64 = 1 << 20;
 const UNDER_WAY_BYTES: u64 = 48 << 20;
 /// But no more than this.
 const UNDER_WAY_MAX: usize = 64;
+/// Turns that recovery has one after the other while something wants to free space.
+const RECOVERY_IN_TURN: u32 = 4;
 /// Objects trimmed in a turn.
 const TRIMS: usize = 8;
 /// Bytes of an object sent at a time without clients, and beside them.
@@ -108,6 +111,8 @@ pub(crate) struct Scheduler {
     /// Bytes of an object, lately.
     object_bytes: u64,
     given: BTreeMap<&'static str, u64>,
+    /// Turns that recovery has had since something that frees space had one, while such work was there to be done.
+    passed_over: u32,
 }
 
 fn is_local(r: &Reservation) -> bool {
@@ -121,16 +126,25 @@ fn is_backfill(r: &Reservation) -> bool {
 }
 
 /// Whose turn it is: of the PGs that may have one, each with its place in the queue, what it wants it for and its pool's
-/// priority for that.
-fn first(may: impl Iterator<Item = (usize, Option<TurnKind>, i64)>) -> Option<(usize, Option<TurnKind>)> {
+/// priority for that. `passed_over`: recovery has had as many turns as it may have before something that frees space has one.
+fn first(
+    may: impl Iterator<Item = (usize, Option<TurnKind>, i64)>,
+    passed_over: bool,
+) -> Option<(usize, Option<TurnKind>)> {
     let order = |k: Option<TurnKind>| match k {
         None => 0,
+        Some(k) if passed_over && frees(k) => 0,
         Some(TurnKind::Recovery) => 1,
         Some(TurnKind::Removal) => 2,
         Some(TurnKind::Trim) => 3,
         Some(TurnKind::Scrub) => 4,
     };
     may.min_by_key(|(at, k, priority)| (order(*k), -priority, *at)).map(|(at, k, _)| (at, k))
+}
+
+/// Does a turn of this kind free space?
+fn frees(kind: TurnKind) -> bool {
+    matches!(kind, TurnKind::Removal | TurnKind::Trim)
 }
 
 fn word(kind: TurnKind) -> &'static str {
@@ -161,7 +175,23 @@ impl Scheduler {
             removals: 0,
             object_bytes: 4 << 20,
             given: BTreeMap::new(),
+            passed_over: 0,
         }
+    }
+
+    /// Whose turn it is ([`first`]); it counts as given.
+    fn choose(&mut self, wanted: &[(usize, Option<TurnKind>, i64)]) -> Option<(usize, Option<TurnKind>)> {
+        let (at, kind) = first(wanted.iter().copied(), self.passed_over >= RECOVERY_IN_TURN)?;
+        let frees_space = wanted.iter().any(|(_, k, _)| k.is_some_and(frees));
+        if let Some(k) = kind {
+            *self.given.entry(word(k)).or_default() += 1;
+            self.passed_over = match k {
+                TurnKind::Recovery if frees_space => self.passed_over + 1,
+                TurnKind::Removal | TurnKind::Trim => 0,
+                _ => self.passed_over,
+            };
+        }
+        Some((at, kind))
     }
 
     /// Recovery moved this much.
@@ -386,13 +416,11 @@ impl OsdCore {
             }
         };
         let wanted = s.turns.iter().enumerate().map(|(i, pg)| (i, pg, kind(pg))).filter(|(.., k)| may(*k));
-        let (at, kind) = first(wanted.map(|(i, pg, k)| (i, k, priority(pg, k))))?;
+        let wanted: Vec<_> = wanted.map(|(i, pg, k)| (i, k, priority(pg, k))).collect();
+        let (at, kind) = self.sched.choose(&wanted)?;
         let pg = self.sched.turns.remove(at)?;
         let free = self.sched.pacer.limit() == Limit::None;
         let s = &mut self.sched;
-        if let Some(k) = kind {
-            *s.given.entry(word(k)).or_default() += 1;
-        }
         match kind {
             Some(TurnKind::Recovery) => s.next_recovery = now + s.options.recovery_sleep,
             Some(TurnKind::Scrub) => s.next_scrub = now + s.options.scrub_sleep,
@@ -475,9 +503,10 @@ mod tests {
     #[test]
     fn turns_go_by_class_then_by_the_pools_priority_then_in_order() {
         use TurnKind::{Recovery, Removal, Scrub};
-        let turn = |all: &[(Option<TurnKind>, i64)]| {
-            first(all.iter().enumerate().map(|(i, (k, p))| (i, *k, *p))).map(|(at, _)| at)
+        let of = |all: &[(Option<TurnKind>, i64)], passed_over: bool| {
+            first(all.iter().enumerate().map(|(i, (k, p))| (i, *k, *p)), passed_over).map(|(at, _)| at)
         };
+        let turn = |all: &[(Option<TurnKind>, i64)]| of(all, false);
         let (r, s) = (Some(Recovery), Some(Scrub));
         assert_eq!(turn(&[(s, 9), (r, 3), (r, 3)]), Some(1), "recovery goes before scrubs whatever their priority");
         assert_eq!(turn(&[(r, 3), (r, 7), (r, 7)]), Some(1));
@@ -485,6 +514,17 @@ mod tests {
         assert_eq!(turn(&[(s, 63), (Some(Removal), 0)]), Some(1));
         assert_eq!(turn(&[(r, 63), (None, 0)]), Some(1));
         assert_eq!(turn(&[]), None);
+        // What frees space is not passed over for ever, the oldest of it.
+        let trim = Some(TurnKind::Trim);
+        let mut sched = scheduler();
+        let given: Vec<_> =
+            (0..20).filter_map(|_| sched.choose(&[(0, r, 3), (1, trim, 0)])).map(|(at, _)| at).collect();
+        assert_eq!(given, [0, 0, 0, 0, 1].repeat(4));
+        (0..9).for_each(|_| assert_eq!(sched.choose(&[(0, r, 3)]), Some((0, r)), "nobody is passed over"));
+        assert_eq!(sched.choose(&[(0, r, 3), (1, trim, 0)]), Some((0, r)));
+        assert_eq!(turn(&[(r, 3), (trim, 0), (Some(Removal), 0)]), Some(0));
+        assert_eq!(of(&[(r, 3), (trim, 0), (Some(Removal), 0)], true), Some(1));
+        assert_eq!(of(&[(s, 9), (r, 3)], true), Some(1));
     }
 
     #[test]
