@@ -399,6 +399,19 @@ impl Pg {
         }
     }
 
+    /// What we lack whatever is stored of it, since that is bad: it loses its record, so that the backfill that follows sees that it
+    /// equals no other. What is missing will not say so any more.
+    fn without_record(&self, reader: &dyn ObjectReader) -> Result<Vec<ObjectUpdate>, ReadError> {
+        let mut bad = Vec::new();
+        for (object, _) in self.core.missing.iter().filter(|(_, item)| item.have == EVersion::default()) {
+            let behind = HObject { snap: object.snap + 1, ..object.clone() };
+            if !reader.list(object, &behind, 1)?.is_empty() {
+                bad.push(ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::RmAttr(INFO_ATTR.into())] });
+            }
+        }
+        Ok(bad)
+    }
+
     /// What is here that an activation does away with: what a deletion that was interrupted has left is of no history (an object
     /// that no entry names would come back), and what could be taken back of a log that is none any more stays for nobody.
     fn remains(
@@ -414,6 +427,9 @@ impl Pg {
         let mut remains = if begins { leftovers(self.core.id, told.pg_num, reader)? } else { Vec::new() };
         if reset || !own {
             remains.extend(removals(undo::undo_copies(&self.core, reader, told.pg_num, usize::MAX)?));
+        }
+        if reset && own && !fresh {
+            remains.extend(self.without_record(reader)?);
         }
         Ok(remains)
     }

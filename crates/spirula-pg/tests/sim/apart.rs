@@ -51,8 +51,13 @@ impl Hand {
 
     /// Sends a request; its number.
     fn send(&mut self, conn: u64, what: OsdOp) -> u64 {
+        self.send_to(conn, object(0), what)
+    }
+
+    /// Sends a request for this object.
+    fn send_to(&mut self, conn: u64, o: HObject, what: OsdOp) -> u64 {
         self.next += 1;
-        let (op, o) = (FIRST + self.next, object(0));
+        let op = FIRST + self.next;
         let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, vec![what]));
         (msg.epoch, msg.snapid) = (self.w.map().epoch, self.snapid);
@@ -330,5 +335,42 @@ fn a_clone_of_the_name_of_a_stale_one_is_made_of_the_present_head() {
         let all = (0..12).flat_map(|seed| (280..480).step_by(5).map(move |steps| (seed, steps)));
         let wrong: Vec<String> = all.filter_map(|(seed, steps)| same_name(seed, steps, lost).err()).collect();
         assert!(wrong.is_empty(), "{} times, {lost}: {}", wrong.len(), wrong[0]);
+    }
+}
+
+/// A copy is found bad, and its OSD stops before it is replaced; when it comes back it must be filled, and what it has says that it is
+/// the newest version. It is replaced all the same.
+fn bad_before_a_backfill(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
+    let mut w = World::new(seed, 3, 3, 1, 1);
+    w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
+    let mut h = serving(w, ec)?;
+    let victim = h.w.map().members(PG)[2];
+    let name = store_object(&object(0), victim.shard);
+    h.w.nodes[victim.osd as usize].store.rotten.insert(name.clone());
+    h.w.peer_loses = Some(("Push", 100));
+    h.w.event(h.at, h.id, PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
+    h.until("found", |w| w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.any(PgState::RECOVERING)))?;
+    run(&mut h.w, 500);
+    h.w.crash(victim.osd);
+    h.w.mark_down(victim.osd);
+    h.hears()?;
+    // Of another object: this one stays as it is.
+    for b in b"BCDE" {
+        let written = h.send_to(1, object(1), of(*b));
+        h.wait(written)?;
+    }
+    h.w.peer_loses = None;
+    h.w.start(victim.osd);
+    h.until("clean", |w| w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.has(PgState::CLEAN)))?;
+    match h.w.nodes[victim.osd as usize].store.rotten.contains(&name) {
+        true => Err("the bad copy counts as whole".into()),
+        false => Ok(()),
+    }
+}
+
+#[test]
+fn what_was_found_bad_is_replaced_by_a_backfill() {
+    for ec in KINDS {
+        (0..6).for_each(|seed| bad_before_a_backfill(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
     }
 }
