@@ -198,6 +198,8 @@ impl Pg {
         if revert && self.must_read_older(&unfound, cx) {
             return; // It comes back here.
         }
+        // What a repair has counted of an object in pieces would not be what is left of it.
+        self.abort_scrub(cx);
         let text = format!("{} has {} objects unfound and apparently lost, marking", self.core.id, unfound.len());
         cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         for o in &unfound {

@@ -385,6 +385,9 @@ impl Pg {
         // The write may make a clone of a name that is being removed at a member.
         let family = || r.ops.range(object.family_start()..object.family_end());
         if write && family().any(|(_, o)| o.push.as_ref().is_some_and(|p| p.remove)) {
+            if self.core.missing.contains(object) && !r.works_on(object) {
+                r.demanded.push_back(object.clone());
+            }
             return true;
         }
         let here = self.core.missing.contains(object);

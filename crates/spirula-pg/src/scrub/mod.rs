@@ -133,6 +133,18 @@ impl Scrub {
         }
     }
 
+    /// A clone comes. It stands behind what was looked at, unless its object went with all its clones since, and came again under an old
+    /// context: then it is there, and nobody has judged it.
+    pub fn cloned(&mut self, clone: &HObject) {
+        if let Some(r) = &mut self.run
+            && *clone < r.to
+            && clone.is_of_same_object(&r.to)
+            && let Err(i) = r.clones.binary_search_by(|(o, _)| o.cmp(clone))
+        {
+            r.clones.insert(i, (clone.clone(), None));
+        }
+    }
+
     /// A clone goes: it is not in its head's history any more when the scrub comes to that.
     pub fn trimmed(&mut self, clone: &HObject) {
         if let Some(r) = &mut self.run
@@ -340,6 +352,7 @@ impl Pg {
         let shape = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
+        let known = r.clones.len();
         let mut whole = std::mem::take(&mut r.clones);
         for (o, copies) in objects {
             let found = match &shape {
@@ -383,8 +396,10 @@ impl Pg {
             }
         }
         let cut = whole.iter().position(|(o, _)| o.is_of_same_object(&r.to)).unwrap_or(whole.len());
-        r.clones = whole.split_off(cut);
-        r.clones.iter_mut().filter_map(|(_, copy)| copy.as_mut()).for_each(snaps::keep_info);
+        // As many as an object may have clones: those that are kept already are not looked at again.
+        let known = if cut == 0 { known } else { 0 };
+        r.clones = if cut == 0 { std::mem::take(&mut whole) } else { whole.split_off(cut) };
+        r.clones.iter_mut().skip(known).filter_map(|(_, copy)| copy.as_mut()).for_each(snaps::keep_info);
         for (o, f) in snaps::judge(&whole) {
             r.shallow += f.count();
             r.errors += f.count();

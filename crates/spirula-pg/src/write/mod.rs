@@ -200,6 +200,9 @@ impl Pg {
                 head.last_user_version = head.last_user_version.max(entry.user_version);
                 count(&mut head.counts, &stats);
                 self.scrub.wrote(object, &stats);
+                if stats.clones > 0 {
+                    self.scrub.cloned(object);
+                }
                 if stats.clones < 0 && !planted!(self.core.cfg, ScrubKeepsTrimmed) {
                     self.scrub.trimmed(object);
                 }
