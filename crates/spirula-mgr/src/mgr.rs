@@ -408,7 +408,7 @@ impl Mgr {
     /// A command for the cluster's active manager, which its asker may have.
     fn on_command(&mut self, now: Now, asker: Asker, cmd: Vec<String>, input: Bytes, out: &mut Vec<MgrEffect>) {
         if !commands::are_monitors(&cmd) {
-            let r = commands::run(self, now, &cmd);
+            let r = commands::run(self, now, &cmd, None);
             self.follow(now, &r, out);
             out.push(asker.answer(r.ret, r.rs, r.data.into()));
             return;
@@ -425,7 +425,8 @@ impl Mgr {
     /// A monitor's client asked for one of the manager's commands, and may have it.
     fn on_run(&mut self, now: Now, ask: MgrRun, out: &mut Vec<MgrEffect>) {
         // A monitor passes on no command of its own: it would come back.
-        let r = commands::run(self, now, &ask.cmd);
+        let (limited, names) = &ask.only_fs.0;
+        let r = commands::run(self, now, &ask.cmd, limited.then_some(names.as_slice()));
         self.follow(now, &r, out);
         let r = if r.data.len() > PASSED_BACK {
             let bytes = r.data.len();

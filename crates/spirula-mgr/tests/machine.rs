@@ -6,10 +6,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
 use spirula_encoding::{UTime, from_slice, to_vec};
-use spirula_maps::{Crush, Incremental, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState, ServiceMap};
+use spirula_maps::{
+    Crush, Filesystem, FsMap, Incremental, MdsMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState, ServiceMap,
+};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, MOsdMap,
-    ServiceDaemon,
+    MCommand, MCommandReply, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport,
+    MOsdMap, ServiceDaemon,
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, MgrRan, MgrRun, MonRan, MonRun, OsdReport, OsdReportAck, Since,
@@ -588,6 +590,32 @@ fn commands_that_wait_for_the_monitors_are_bounded() {
     assert!(to_mon::<MonRun>(&give(&mut mgr, 3, MgrEvent::MonOpened)).is_empty());
 }
 
+/// Who may not know of a file system is told nothing of it, whoever asks for him.
+#[test]
+fn a_monitors_client_is_shown_the_file_systems_that_he_may_know_of() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    let mut map = FsMap::default();
+    for (fscid, name) in [(1, "a"), (2, "b")] {
+        let m = MdsMap { fs_name: name.into(), epoch: 1, ..MdsMap::default() };
+        map.filesystems.push(Filesystem::new(fscid, m));
+    }
+    let known = MFsMap { epoch: 1, map: to_vec(&map).into() };
+    give(&mut mgr, 0, MgrEvent::Mon(known.into_message(0)));
+    let mut status = |only_fs: (bool, Vec<String>), more: &str| {
+        let cmd = vec![format!(r#"{{"prefix": "fs status"{more}}}"#)];
+        let run = MgrRun { boot: 3, id: 5, cmd, only_fs: Since(only_fs) };
+        let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, MgrEvent::Mon(run.into_message(0)))).remove(0);
+        (ran.result, String::from_utf8(ran.output.to_vec()).unwrap())
+    };
+    let all = status((false, vec![]), "").1;
+    assert!(all.contains("a - 0 clients") && all.contains("b - 0 clients"), "{all}");
+    let one = status((true, vec!["a".into()]), "").1;
+    assert!(one.contains("a - 0 clients") && !one.contains("b - 0 clients"), "{one}");
+    assert_eq!(status((true, vec!["a".into()]), r#", "fs": "b""#).0, -22);
+    assert!(!status((true, vec![]), "").1.contains("clients"));
+}
+
 /// What a monitor's client asks for is run as if he had asked here.
 #[test]
 fn a_monitor_has_commands_run() {
@@ -595,7 +623,7 @@ fn a_monitor_has_commands_run() {
     give(&mut mgr, 0, MgrEvent::MonOpened);
     let run = |id, prefix: &str| {
         let cmd = vec![format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#)];
-        MgrEvent::Mon(MgrRun { boot: 3, id, cmd }.into_message(0))
+        MgrEvent::Mon(MgrRun { boot: 3, id, cmd, only_fs: Since::default() }.into_message(0))
     };
     let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, run(5, "pg dump"))).remove(0);
     assert_eq!((ran.boot, ran.id, ran.result), (3, 5, 0));

@@ -13,7 +13,7 @@ use crate::event::{ConnId, MonEffect};
 use crate::mon::{Mon, bytes_of};
 use crate::quorum::Ask;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
-use spirula_messages::cluster::control::{MgrRan, MgrRun};
+use spirula_messages::cluster::control::{MgrRan, MgrRun, Since};
 use spirula_messages::{Body, Message};
 use spirula_types::{EntityType, errno};
 use std::collections::BTreeMap;
@@ -93,10 +93,15 @@ impl Mon {
         let Some(conn) = self.session_of_manager() else { return };
         let (now, boot) = (self.ticks(), self.boot());
         let free = AT_ONCE.saturating_sub(self.proxy.waiting.values().filter(|w| w.sent.is_some()).count());
-        for (id, w) in self.proxy.waiting.iter_mut().filter(|(_, w)| w.sent.is_none()).take(free) {
+        let next = self.proxy.waiting.iter().filter(|(_, w)| w.sent.is_none()).take(free).map(|(id, _)| *id);
+        for id in next.collect::<Vec<_>>() {
+            let Some(w) = self.proxy.waiting.get_mut(&id) else { continue };
             w.sent = Some((conn, now));
+            let asker = w.ask.conn;
             let cmd = MMonCommand::from_message(&w.ask.message).map(|c| c.cmd).unwrap_or_default();
-            out.push(MonEffect::Send(conn, MgrRun { boot, id: *id, cmd }.into_message(0)));
+            // As it is now: he may have been given or lost one while this waited.
+            let only_fs = Since(self.only_fs(asker));
+            out.push(MonEffect::Send(conn, MgrRun { boot, id, cmd, only_fs }.into_message(0)));
         }
     }
 

@@ -518,6 +518,8 @@ control! {
         id: u64,
         /// JSON.
         cmd: Vec<String>,
+        /// Whether who asked may not know of every file system, and then those that he may know of. Others are not there for him.
+        only_fs: Since<(bool, Vec<String>)>,
     }
 }
 

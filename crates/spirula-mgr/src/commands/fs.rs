@@ -55,7 +55,7 @@ fn row(rank: String, key: Value, info: &MdsInfo, counters: &Counters) -> Row {
 fn status(c: &Ctx<'_>) -> Reply {
     let only = c.str("fs");
     let shown = |m: &MdsMap| only.as_ref().is_none_or(|name| *name == m.fs_name);
-    let map = &c.mgr.fsmap;
+    let map = &*c.fsmap;
     let (mut out, mut ranks, mut pools, mut clients) = (String::new(), Vec::new(), Vec::new(), Vec::new());
     let none = Counters::default();
     let counters = |name: &str| c.mgr.counters_of(name).unwrap_or(&none);

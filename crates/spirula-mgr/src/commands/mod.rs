@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use spec::{CommandSpec, Ctx, FLAG_MGR};
 use spirula_format::{Format, xml};
 use spirula_settings::{absent, common, managers};
+use std::borrow::Cow;
 
 pub(crate) use spec::{Order, Reply};
 
@@ -47,7 +48,7 @@ fn format_of(args: &Map<String, Value>) -> (Format, Option<xml::Xml>) {
 }
 
 fn ctx<'a>(mgr: &'a Mgr, now: Now, args: &'a Map<String, Value>) -> Ctx<'a> {
-    Ctx { mgr, now, args, format: format_of(args).0 }
+    Ctx { mgr, now, args, format: format_of(args).0, fsmap: Cow::Borrowed(&mgr.fsmap) }
 }
 
 /// An answer in XML, if that was asked for and it is one in JSON.
@@ -58,8 +59,9 @@ fn in_form(mut reply: Reply, prefix: &str, args: &Map<String, Value>) -> Reply {
     reply
 }
 
-/// Runs a command meant for the cluster's active manager.
-pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
+/// Runs a command meant for the cluster's active manager. `only_fs`: the file systems that its asker may know of, where that are not
+/// all.
+pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String], only_fs: Option<&[String]>) -> Reply {
     let args = match parse(cmd) {
         Ok(args) => args,
         Err(reply) => return reply,
@@ -74,7 +76,13 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
                 let what: String = what.to_string().chars().take(100).collect();
                 Reply::invalid(format!("{prefix}: '{what}' in argument '{name}' is no text"))
             }
-            None => in_form((c.run)(&ctx(mgr, now, &args)), prefix, &args),
+            None => {
+                let mut ctx = ctx(mgr, now, &args);
+                if let Some(seen) = only_fs.and_then(|only| mgr.fsmap.seen_by(|name| only.iter().any(|n| n == name))) {
+                    ctx.fsmap = Cow::Owned(seen);
+                }
+                in_form((c.run)(&ctx), prefix, &args)
+            }
         },
         None => match absent::find(prefix) {
             Some(_) if absent::is_so_already(prefix) => Reply::default(),

@@ -4,8 +4,10 @@ use crate::event::Now;
 use crate::mgr::Mgr;
 use serde_json::{Map, Value, json};
 use spirula_format::{Format, to_json};
+use spirula_maps::FsMap;
 use spirula_messages::cluster::control::{OsdForce, OsdScrub};
 use spirula_types::{OsdId, errno};
+use std::borrow::Cow;
 
 /// Descriptor flag: served by the manager; the tool sends it here.
 pub const FLAG_MGR: u32 = 8;
@@ -82,6 +84,8 @@ pub(crate) struct Ctx<'a> {
     pub args: &'a Map<String, Value>,
     /// Output form asked for.
     pub format: Format,
+    /// The file systems that the asker may know of.
+    pub fsmap: Cow<'a, FsMap>,
 }
 
 impl Ctx<'_> {

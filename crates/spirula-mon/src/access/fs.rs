@@ -2,8 +2,11 @@
 //!
 //! Whoever has only such sees no other file system: not in maps ([`crate::session`]), nor in what commands answer, since a command that
 //! only reads works on a map without the others ([`Mon::hide_from`]). What a command is to change is looked at before it goes to the
-//! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to, and the managers' commands know of no names. `fs volume rm`
-//! is looked at all the same, though Ceph's manager serves it: it takes a file system away as `fs rm` does, and its pools.
+//! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to. `fs volume rm` is looked at, though Ceph's manager serves
+//! it: it takes a file system away as `fs rm` does, and its pools.
+//!
+//! The manager is told with each command that a monitor passes on which file systems its asker may know of ([`Mon::only_fs`]), and
+//! knows of no others for it. Ceph's manager tells of all (`fs status`): who may not see a name in `fs ls` must not read it there.
 
 use super::{Access, Asker};
 use crate::commands::{Command, args::Args, fs, mds};
@@ -11,6 +14,7 @@ use crate::event::ConnId;
 use crate::mon::Mon;
 use crate::state::State;
 use crate::work::Work;
+use spirula_auth::caps::MonCaps;
 use spirula_maps::FsMap;
 use spirula_types::EntityType;
 use spirula_types::errno::{EINVAL, EPERM};
@@ -61,22 +65,35 @@ fn target(map: &FsMap, prefix: &str, args: &Args) -> Option<String> {
     of_server(args.int("gid").and_then(|g| u64::try_from(g).ok())?)
 }
 
+/// What is seen where these capabilities are limited to some file systems; `None` for all.
+fn part_of(map: &FsMap, caps: &MonCaps) -> Option<FsMap> {
+    map.seen_by(|name| caps.allows_fs(name))
+}
+
 impl Mon {
+    /// The part of the file-system map that who asks over a connection may see; `None` for all of it.
+    fn fsmap_seen(&self, conn: ConnId, state: &State) -> Option<FsMap> {
+        let session = self.sessions.get(&conn)?;
+        match &session.access {
+            Access::Everything => None,
+            Access::Granted { caps, .. } => part_of(&state.fsmap, caps),
+            // The session of another monitor, which let it in and asks for it. Daemons see everything.
+            Access::Nothing if session.peer.kind != EntityType::Client => None,
+            Access::Nothing => part_of(&state.fsmap, &super::caps_of(state, &session.peer)),
+        }
+    }
+
+    /// Whether who asks over a connection may not know of every file system, and then those that he may know of.
+    pub(crate) fn only_fs(&self, conn: ConnId) -> (bool, Vec<String>) {
+        match self.fsmap_seen(conn, &self.state) {
+            None => (false, Vec::new()),
+            Some(seen) => (true, seen.filesystems.into_iter().map(|f| f.mds_map.fs_name).collect()),
+        }
+    }
+
     /// Takes file systems out of a copy of the state that the asker may not see. Only for commands that change nothing.
     pub(crate) fn hide_from(&self, conn: ConnId, work: &mut Work) {
-        let Some(session) = self.sessions.get(&conn) else { return };
-        let of_table;
-        let caps = match &session.access {
-            Access::Everything => return,
-            Access::Granted { caps, .. } => caps,
-            // The session of another monitor, which let it in and asks for it. Daemons see everything.
-            Access::Nothing if session.peer.kind != EntityType::Client => return,
-            Access::Nothing => {
-                of_table = super::caps_of(&work.state, &session.peer);
-                &of_table
-            }
-        };
-        if let Some(seen) = work.state.fsmap.seen_by(|name| caps.allows_fs(name)) {
+        if let Some(seen) = self.fsmap_seen(conn, &work.state) {
             work.state.fsmap = Arc::new(seen);
         }
     }

@@ -6,6 +6,7 @@ use crate::commands;
 use serde_json::json;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, MonMap, OsdMap, PgPool};
+use spirula_messages::cluster::control::MgrRun;
 use spirula_types::{AddrVec, Uuid};
 use std::collections::BTreeSet;
 
@@ -514,6 +515,30 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
         assert!(!text.contains("of-b") && !text.contains("'b'"), "{prefix}: {text}");
     }
     assert!(shown(EntityType::Client, "u", "fs dump").contains("of-a"));
+    // The manager is told for whom it answers what is passed on to it.
+    let map = Arc::make_mut(&mut mon.state.mgrmap);
+    (map.active_gid, map.active_name, map.available) = (4200, "x".to_owned(), true);
+    let manager = conn + 1;
+    mon.open_session(manager, Peer { id: "x".into(), ..peer(EntityType::Mgr) });
+    let mut told = |kind: EntityType, id: &str| {
+        conn += 2;
+        mon.open_session(conn, Peer { id: id.into(), ..peer(kind) });
+        let cmd = vec![json!({"prefix": "fs status"}).to_string()];
+        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }.into_message(1);
+        let mut out = Vec::new();
+        mon.ask_manager(crate::quorum::Ask { conn, message: m, via: None }, &mut out);
+        mon.proxy = crate::proxy::Proxy::default();
+        let runs = out.iter().filter_map(|e| match e {
+            MonEffect::Send(to, m) if *to == manager => MgrRun::from_message(m).ok(),
+            _ => None,
+        });
+        runs.last().unwrap().only_fs.0
+    };
+    assert_eq!(told(EntityType::Client, "u"), (true, vec!["a".to_owned()]));
+    assert_eq!(told(EntityType::Client, "none"), (true, vec![]));
+    assert_eq!(told(EntityType::Client, "gone"), (true, vec![]));
+    assert_eq!(told(EntityType::Client, "all"), (false, vec![]));
+    assert_eq!(told(EntityType::Mgr, "y"), (false, vec![]));
 }
 
 /// What the manager serves, and what is refused by name, needs of a monitor the rights that it has in its own table.
