@@ -1,6 +1,6 @@
 //! Managers: which is active, what it tells, and what follows for pools and OSDs.
 
-use crate::event::Peer;
+use crate::event::{ConnId, Peer};
 use crate::mon::Mon;
 use crate::osd::seconds_between;
 use crate::view::MgrKnowledge;
@@ -34,10 +34,18 @@ pub struct MgrTracker {
     beacons: BTreeMap<u64, UTime>,
     /// When the connection of a manager went away, by name, until its next beacon.
     gone: BTreeMap<String, UTime>,
+    /// Over which connection the last beacon came, by global id.
+    conns: BTreeMap<u64, ConnId>,
 }
 
 impl MgrTracker {
-    pub(crate) fn session_closed(&mut self, peer: &Peer, now: UTime) {
+    /// The connection over which a manager says that it runs. Others may be open with its key (`ceph -n mgr.x`), which are not its own.
+    pub(crate) fn conn_of(&self, gid: u64) -> Option<ConnId> {
+        self.conns.get(&gid).copied()
+    }
+
+    pub(crate) fn session_closed(&mut self, conn: ConnId, peer: &Peer, now: UTime) {
+        self.conns.retain(|_, c| *c != conn);
         // As many as the map has names; others never sent a beacon.
         if peer.kind == spirula_types::EntityType::Mgr && self.gone.len() < GONE_MAX {
             tracing::debug!(mgr = peer.id, "a manager's connection went away");
@@ -69,7 +77,7 @@ impl MgrTracker {
 }
 
 impl Mon {
-    pub(crate) fn mgr_beacon(&mut self, peer: &Peer, b: MgrBeacon, work: &mut Work) {
+    pub(crate) fn mgr_beacon(&mut self, conn: ConnId, peer: &Peer, b: MgrBeacon, work: &mut Work) {
         if b.fsid != self.fsid {
             tracing::warn!(mgr = b.name, "beacon of another cluster's manager ignored");
             return;
@@ -79,6 +87,8 @@ impl Mon {
             return;
         }
         self.mgr.beacons.insert(b.gid, self.steady);
+        self.mgr.conns.retain(|gid, c| *c != conn || *gid == b.gid);
+        self.mgr.conns.insert(b.gid, conn);
         self.mgr.gone.remove(&b.name);
         if work.state.mgr_metadata.get(&b.name) != Some(&b.metadata) {
             Arc::make_mut(&mut work.state.mgr_metadata).insert(b.name.clone(), b.metadata.clone());

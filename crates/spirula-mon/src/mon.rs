@@ -501,7 +501,7 @@ impl Mon {
     pub(crate) fn close_session(&mut self, conn: ConnId) {
         if let Some(s) = self.sessions.remove(&conn) {
             self.osds.session_closed(conn, &s.peer, self.steady);
-            self.mgr.session_closed(&s.peer, self.steady);
+            self.mgr.session_closed(conn, &s.peer, self.steady);
             self.forget_asks(conn);
         }
     }
@@ -1060,7 +1060,7 @@ impl Mon {
             MgrBeacon::KIND => {
                 let b = MgrBeacon::from_message(&m)?;
                 if peer.kind == EntityType::Mgr {
-                    self.mgr_beacon(&peer, b, work);
+                    self.mgr_beacon(conn, &peer, b, work);
                 }
             }
             kind::MDS_BEACON if peer.kind == EntityType::Mds => {

@@ -15,7 +15,7 @@ use crate::quorum::Ask;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
 use spirula_messages::cluster::control::{MgrRan, MgrRun, Since};
 use spirula_messages::{Body, Message};
-use spirula_types::{EntityType, errno};
+use spirula_types::errno;
 use std::collections::BTreeMap;
 
 /// Commands that wait for the manager.
@@ -82,11 +82,11 @@ impl Mon {
         self.ask_what_waits(out);
     }
 
-    /// The active manager's session, be it with this monitor or with another one.
+    /// The active manager's session, be it with this monitor or with another one: the one over which it says that it runs. Somebody who
+    /// has its key may have others, and would not answer (`ceph -n mgr.x -w`).
     fn session_of_manager(&self) -> Option<ConnId> {
         let map = &self.state.mgrmap;
-        let active = |p: &crate::event::Peer| p.kind == EntityType::Mgr && p.id == map.active_name;
-        self.sessions.iter().rev().find(|(_, s)| map.available && active(&s.peer)).map(|(conn, _)| *conn)
+        self.mgr.conn_of(map.active_gid).filter(|conn| map.available && self.sessions.contains_key(conn))
     }
 
     fn ask_what_waits(&mut self, out: &mut Vec<MonEffect>) {

@@ -6,7 +6,7 @@ use crate::commands;
 use serde_json::json;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, MonMap, OsdMap, PgPool};
-use spirula_messages::cluster::control::MgrRun;
+use spirula_messages::cluster::control::{MgrBeacon, MgrRun};
 use spirula_types::{AddrVec, Uuid};
 use std::collections::BTreeSet;
 
@@ -516,10 +516,23 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
     }
     assert!(shown(EntityType::Client, "u", "fs dump").contains("of-a"));
     // The manager is told for whom it answers what is passed on to it.
-    let map = Arc::make_mut(&mut mon.state.mgrmap);
-    (map.active_gid, map.active_name, map.available) = (4200, "x".to_owned(), true);
     let manager = conn + 1;
-    mon.open_session(manager, Peer { id: "x".into(), ..peer(EntityType::Mgr) });
+    let x = Peer { id: "x".into(), ..peer(EntityType::Mgr) };
+    mon.open_session(manager, x.clone());
+    let beacon = MgrBeacon {
+        fsid: Uuid([1; 16]),
+        gid: 4200,
+        name: "x".into(),
+        addr: AddrVec::default(),
+        available: true,
+        metadata: Default::default(),
+        commands: vec![],
+        modules: vec![],
+        services: Default::default(),
+    };
+    let mut work = crate::work::Work::new(mon.state.clone(), now, mon.speaker());
+    mon.mgr_beacon(manager, &x, beacon, &mut work);
+    mon.state.mgrmap = work.state.mgrmap;
     let mut told = |kind: EntityType, id: &str| {
         conn += 2;
         mon.open_session(conn, Peer { id: id.into(), ..peer(kind) });

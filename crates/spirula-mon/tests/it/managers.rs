@@ -129,6 +129,25 @@ fn a_command_of_the_managers_is_run_by_it_and_answered_by_the_monitor() {
     }
 }
 
+/// Another connection with the manager's key, be it newer, is not the manager: it would not answer.
+#[test]
+fn commands_go_to_the_connection_over_which_the_manager_says_that_it_runs() {
+    let mut c = Cluster::up(1);
+    let (mgr, client) = (c.open(EntityType::Mgr, "x"), c.open(EntityType::Client, "admin"));
+    c.ask(mgr, able(4200, "x"));
+    let watcher = c.open(EntityType::Mgr, "x");
+    let sent = c.send(client, asked(3, &json!({"prefix": "pg stat"})));
+    assert_eq!((runs(&sent, mgr).len(), runs(&sent, watcher).len()), (1, 0));
+    // That one goes away, and nothing happens.
+    c.event(MonEvent::SessionClosed { conn: watcher });
+    assert_eq!(acks(&c.send(mgr, ran(&runs(&sent, mgr)[0], 0, "out").into_message(0)), client).len(), 1);
+    // A new session is its own once it says so over that.
+    let anew = c.open(EntityType::Mgr, "x");
+    c.ask(anew, able(4200, "x"));
+    let sent = c.send(client, asked(4, &json!({"prefix": "pg stat"})));
+    assert_eq!((runs(&sent, mgr).len(), runs(&sent, anew).len()), (0, 1));
+}
+
 /// Whoever takes over is asked what the manager before it was, and who finds none is told so in the end.
 #[test]
 fn a_command_waits_for_a_manager_and_not_for_ever() {
