@@ -187,6 +187,8 @@ pub struct Connection {
     heard: Duration,
     /// When a silent peer was asked last.
     asked: Duration,
+    /// The peer's last question whether this side lives: its stamp, and when it was read.
+    question: Option<(UTime, Duration)>,
 }
 
 impl Connection {
@@ -250,6 +252,7 @@ impl Connection {
             started: now,
             heard: now,
             asked: now,
+            question: None,
         }
     }
 
@@ -475,7 +478,7 @@ impl Connection {
             }
             Tag::Keepalive2 => {
                 // The stamp goes back as it came.
-                parse(f.tag, payload, |d| d.get::<UTime>())?;
+                self.question = Some((parse(f.tag, payload, |d| d.get::<UTime>())?, self.heard));
                 self.control(Tag::Keepalive2Ack, payload);
             }
             Tag::Keepalive2Ack => out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?)),
@@ -564,6 +567,20 @@ impl Connection {
             let mut o = Encoder::with_capacity(8);
             o.put(&stamp);
             self.control(Tag::Keepalive2, o.as_slice());
+        }
+    }
+
+    /// Answers the peer's question whether this side lives, though it lies unread: with the stamp that the peer's clock has now, going by its
+    /// last question that was read. For while the daemon wants nothing more of a peer that waits for its answers; where no question was
+    /// read yet nothing is said.
+    pub fn answer_unread(&mut self, now: Duration) {
+        if self.phase == Phase::Ready
+            && let Some((stamp, at)) = self.question
+        {
+            let waited = now.saturating_sub(at).as_nanos() as u64;
+            let mut o = Encoder::with_capacity(8);
+            o.put(&UTime::from_nanos(stamp.as_nanos().saturating_add(waited)));
+            self.control(Tag::Keepalive2Ack, o.as_slice());
         }
     }
 

@@ -46,7 +46,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Requests waiting for the commit before theirs; more are dropped with their connection.
+/// Requests waiting for the commit before theirs, the half of them clients' ([`Mon::has_room_for`]).
 const QUEUE_MAX: usize = 8192;
 /// Bytes of requests that go into one batch; at least one request does.
 const BATCH_BYTES: usize = 1 << 20;
@@ -58,7 +58,7 @@ pub(crate) const COMMAND_MAX: usize = 1 << 20;
 /// Bytes of a command that only reads: none of these has an input of note, and whoever may read may ask them at any rate.
 pub(crate) const READ_MAX: usize = 64 << 10;
 /// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
-/// [`READ_MAX`] is taken: its connection is closed.
+/// [`READ_MAX`] is taken: a client's waits at its connection ([`Mon::has_room_for`]), a daemon's is closed.
 const WAITING_MAX: usize = 64 << 20;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
@@ -657,13 +657,8 @@ impl Mon {
 
     /// Runs a request about a snapshot or a fence when it is its turn.
     pub(crate) fn submit_in_turn(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        match self.snaps.keep(ask, self.steady) {
-            Ok(Some(ask)) => self.submit(Request::Ask(ask), out),
-            Ok(None) => {}
-            Err(conn) => {
-                tracing::warn!(conn, "too many requests about snapshots wait, closing");
-                out.push(MonEffect::Close(conn));
-            }
+        if let Some(ask) = self.snaps.keep(ask, self.steady) {
+            self.submit(Request::Ask(ask), out);
         }
     }
 
@@ -696,14 +691,39 @@ impl Mon {
         }
     }
 
+    /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks first, and leaves a client's for
+    /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is the daemons', who
+    /// do not wait so: they must be heard, whatever clients ask.
+    pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
+        if self.sessions.get(&conn).is_none_or(|s| s.peer.kind != EntityType::Client)
+            || matches!(m.kind, kind::MON_GET_MAP | kind::AUTH | kind::PING)
+        {
+            return true;
+        }
+        let bytes = bytes_of(m);
+        let in_turn = || crate::snaps::is_of_turns(m, Command::in_message(m).as_ref());
+        self.queue.len() < QUEUE_MAX / 2
+            && !self.q.is_half_full()
+            && (bytes <= READ_MAX || self.waiting_bytes() + bytes <= WAITING_MAX)
+            && (self.snaps.has_room() || !in_turn())
+    }
+
+    /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to ask again, over another connection.
+    /// Another monitor does so anyway.
+    pub(crate) fn no_room(&self, ask: &Ask, out: &mut Vec<MonEffect>) {
+        if ask.via.is_none() {
+            out.push(MonEffect::Close(ask.conn));
+        }
+    }
+
     /// Runs a request now, or when the commit under way is done.
     pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
             if self.queue.len() < QUEUE_MAX {
                 self.queue.push_back(request);
             } else if let Request::Ask(ask) = request {
-                tracing::warn!(ask.conn, "too many requests wait for a commit, closing");
-                out.push(MonEffect::Close(ask.conn));
+                tracing::warn!(ask.conn, "too many requests wait for a commit");
+                self.no_room(&ask, out);
             }
             return;
         }

@@ -52,7 +52,7 @@ const TIME_TICKS: u64 = 20;
 const SAID_AT_ONCE: usize = 1 << 20;
 /// Entries a learner may lack when it becomes a voter.
 const CAUGHT_UP: u64 = 20;
-/// Requests that wait for a leader or a confirmation; more are dropped with their connection.
+/// Requests that wait for a leader or a confirmation, the half of them clients' ([`Mon::has_room_for`]).
 const WAIT_MAX: usize = 8192;
 /// Log entries, and their bytes, after which the log is folded into a snapshot.
 const COMPACT_ENTRIES: u64 = 5000;
@@ -300,6 +300,11 @@ impl Quorum {
         self.open_asks().map(|(a, _)| crate::mon::bytes_of(&a.message)).sum()
     }
 
+    /// Is no room left for clients' requests that wait for a leader or a confirmation?
+    pub fn is_half_full(&self) -> bool {
+        [self.reads.len(), self.parked.len(), self.forwards.len()].iter().any(|n| *n >= WAIT_MAX / 2)
+    }
+
     fn status(&self) -> Status {
         self.node.as_ref().map(Node::status).unwrap_or_default()
     }
@@ -449,7 +454,7 @@ impl Mon {
         } else if self.q.parked.len() < WAIT_MAX {
             self.q.parked.push_back(ask);
         } else {
-            out.push(MonEffect::Close(ask.conn));
+            self.no_room(&ask, out);
         }
     }
 
@@ -480,8 +485,7 @@ impl Mon {
     /// A request that may be answered here once a majority confirms that nothing newer exists.
     pub(crate) fn await_read(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
         if self.q.reads.len() >= WAIT_MAX {
-            out.push(MonEffect::Close(ask.conn));
-            return;
+            return self.no_room(&ask, out);
         }
         let number = self.q.next_read;
         self.q.next_read += 1;

@@ -36,10 +36,9 @@ const TURN: u64 = 50_000_000;
 /// So many turns may follow each other like that. Each of these comes again after so many nanoseconds.
 const TURNS: u64 = 60;
 const TURN_AGAIN: u64 = 1_000_000_000;
-/// So many requests wait for their turn at most; if there are more, whoever has most of them loses its connection.
+/// So many requests wait for their turn; clients' further ones wait at their connections ([`Mon::has_room_for`]), where each has a bound
+/// of its own, and those of other monitors' clients there.
 const WAITING_MAX: usize = 4096;
-/// So many of one connection wait at most; whoever asks for more loses it.
-const WAITING_OF_ONE: usize = 256;
 /// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
 /// another, while PGs could not work them off. Each client has the map with all of them.
 const QUEUE_INTERVALS_MAX: usize = 16_384;
@@ -59,8 +58,6 @@ const RECENT_MAX: Epoch = 1024;
 #[derive(Default)]
 pub(crate) struct SnapTurns {
     waiting: VecDeque<Ask>,
-    /// How many of them came over each connection.
-    by_conn: BTreeMap<ConnId, usize>,
     last: UTime,
     /// When all of the [`TURNS`] are there again, in nanoseconds.
     rested: u64,
@@ -125,31 +122,22 @@ pub(crate) fn is_of_turns(m: &Message, command: Option<&Command>) -> bool {
 }
 
 impl SnapTurns {
-    /// Keeps a request of these for the next turn; gives it back if it is its turn now.
-    ///
-    /// # Errors
-    /// The connection that asks for too many, of which nothing waits any more.
-    pub fn keep(&mut self, ask: Ask, now: UTime) -> Result<Option<Ask>, ConnId> {
+    /// Keeps a request of these for the next turn; gives it back if it is its turn now. Where there is no room, another monitor's is
+    /// dropped, which sends it again until it is done.
+    pub fn keep(&mut self, ask: Ask, now: UTime) -> Option<Ask> {
         if self.waiting.is_empty() && self.is_due(now) {
             self.turn(now);
-            return Ok(Some(ask));
+            return Some(ask);
         }
-        let conn = ask.conn;
-        let of_it = self.by_conn.entry(conn).or_default();
-        *of_it += 1;
-        let too_many = *of_it > WAITING_OF_ONE;
-        self.waiting.push_back(ask);
-        // Where too many wait altogether, whoever has most of them goes, not whoever comes last.
-        let guilty = if too_many {
-            Some(conn)
-        } else if self.waiting.len() > WAITING_MAX {
-            self.by_conn.iter().max_by_key(|(_, n)| **n).map(|(conn, _)| *conn)
-        } else {
-            None
-        };
-        let Some(guilty) = guilty else { return Ok(None) };
-        self.forget(guilty);
-        Err(guilty)
+        if ask.via.is_none() || self.has_room() && self.waiting.iter().all(|a| a.via != ask.via) {
+            self.waiting.push_back(ask);
+        }
+        None
+    }
+
+    /// May another client's request wait?
+    pub fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
     }
 
     fn is_due(&self, now: UTime) -> bool {
@@ -174,15 +162,12 @@ impl SnapTurns {
 
     /// All that wait: this monitor leads no more.
     pub fn take(&mut self) -> VecDeque<Ask> {
-        self.by_conn.clear();
         std::mem::take(&mut self.waiting)
     }
 
     /// Nobody waits behind this connection any more.
     pub fn forget(&mut self, conn: ConnId) {
-        if self.by_conn.remove(&conn).is_some() {
-            self.waiting.retain(|a| a.conn != conn);
-        }
+        self.waiting.retain(|a| a.conn != conn);
     }
 
     /// Bytes of those that wait.

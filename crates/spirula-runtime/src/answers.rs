@@ -3,10 +3,12 @@
 //! An answer takes memory until its peer has taken it. All that peers of one daemon have not taken is meant to stay within a share of
 //! the process's budget ([`Answers::share`]), whatever is asked and however many ask:
 //!
-//! * A client that has [`ASKED`] bytes or a quarter of what is free unread, or [`OPEN`] commands unanswered, is asked nothing more:
-//!   what it says waits here, in order, and its connection is held. What waits is what had been read from it, at most one receive
-//!   buffer and what was in the mailbox. A client that owes nothing may always ask, so one that reads is never closed for what it
-//!   asks, however long the answers are.
+//! * A client that has [`ASKED`] bytes or a quarter of what is free unread, [`OPEN`] commands or [`OPEN_OPS`] operations on pools
+//!   unanswered, or something to say for which its daemon has no room, is asked nothing more: what it says waits here, in order, and
+//!   its connection is held. What waits is what had been read from it, at most one receive buffer and what was in the mailbox. A
+//!   client that owes nothing may always ask, so one that reads is never closed for what it asks, however long the answers are. The
+//!   connection answers meanwhile for what it does not read, so that a client does not take its daemon for dead.
+//! * Whose turn it is among those who wait goes round, one message each.
 //! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and as much waits as may, and in any
 //!   case while the share is used up.
 //! * Where twice the share is held, those lose theirs at once who have most unread, and with it what waits for them.
@@ -30,6 +32,11 @@ const ASKED: usize = 1 << 20;
 const PART: usize = 4;
 /// Commands of one client that are not answered, above which no other is begun: each answer is made whole before it is sent.
 const OPEN: usize = 16;
+/// Operations on pools of one client that are not answered, above which no other is begun. Their answers are small, and a monitor does
+/// many of them together; it remembers so many answers of one client for when that asks again (`spirula_mon`, `done`).
+const OPEN_OPS: usize = 256;
+/// Those who wait for room at their daemon that are looked at in one go.
+const ROOM_LOOKS: usize = 64;
 /// Time without taking anything after which a client counts as stuck.
 const STUCK: Duration = Duration::from_secs(5);
 /// The least and the most of a share, bytes.
@@ -40,14 +47,42 @@ struct One {
     client: bool,
     /// Commands that are not answered, by their transactions.
     open: BTreeSet<u64>,
+    /// The same of operations on pools.
+    open_ops: BTreeSet<u64>,
     /// What it said and that waits.
     kept: VecDeque<Message>,
+    /// It waits for room at its daemon: it is in [`Answers::crowded`].
+    crowded: bool,
 }
 
 impl One {
-    fn may_ask(&self, free: usize) -> bool {
+    fn may_ask(&self, m: &Message, free: usize) -> bool {
         let unsent = self.link.unsent();
-        self.open.len() < OPEN && (unsent == 0 || unsent <= ASKED.min(free / PART))
+        let few = match m.kind {
+            _ if is_command(m) => self.open.len() < OPEN,
+            kind::POOL_OP => self.open_ops.len() < OPEN_OPS,
+            _ => true,
+        };
+        few && (unsent == 0 || unsent <= ASKED.min(free / PART))
+    }
+
+    /// May what waits longest be asked?
+    fn may_ask_next(&self, free: usize) -> bool {
+        self.kept.front().is_none_or(|m| self.may_ask(m, free))
+    }
+
+    /// It is asked this.
+    fn ask(&mut self, m: &Message) {
+        if is_command(m) {
+            self.open.insert(m.tid);
+        } else if m.kind == kind::POOL_OP {
+            self.open_ops.insert(m.tid);
+        }
+    }
+
+    /// It is answered this; true if it was asked.
+    fn answer(&mut self, m: &Message) -> bool {
+        is_answer(m) && self.open.remove(&m.tid) || m.kind == kind::POOL_OP_REPLY && self.open_ops.remove(&m.tid)
     }
 }
 
@@ -59,6 +94,10 @@ pub struct Answers {
     all: BTreeMap<LinkId, One>,
     /// Those who may be asked what waits.
     changed: BTreeSet<LinkId>,
+    /// Who of them was asked last.
+    last: LinkId,
+    /// Those for whose next word their daemon had no room.
+    crowded: VecDeque<LinkId>,
 }
 
 fn size(m: &Message) -> usize {
@@ -77,7 +116,7 @@ impl Answers {
     /// Nobody's, with a share of `hub`'s memory: an eighth of what payloads may take.
     pub fn new(hub: &Hub) -> Self {
         let share = (hub.pool().budget() / 8).clamp(SHARES.0, SHARES.1);
-        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new() }
+        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new(), last: 0, crowded: VecDeque::new() }
     }
 
     /// What peers together may leave unread, bytes.
@@ -97,7 +136,8 @@ impl Answers {
     /// A peer is there.
     pub fn insert(&mut self, link: Link, peer: &Peer) {
         let client = peer.kind == EntityType::Client;
-        self.all.insert(link.id(), One { link, client, open: BTreeSet::new(), kept: VecDeque::new() });
+        let (open, open_ops) = (BTreeSet::new(), BTreeSet::new());
+        self.all.insert(link.id(), One { link, client, open, open_ops, kept: VecDeque::new(), crowded: false });
     }
 
     /// A connection has ended; false if it was of no peer, or was closed here.
@@ -114,19 +154,23 @@ impl Answers {
         }
     }
 
-    /// A peer said something: it is given back if it is its turn, and else waits ([`Answers::due`]).
-    pub fn take(&mut self, id: LinkId, m: Message) -> Option<Message> {
+    /// A peer said something: it is given back if it is its turn and the daemon has `room` for it, and else waits ([`Answers::due`]).
+    pub fn take(&mut self, id: LinkId, m: Message, room: impl FnOnce(&Message) -> bool) -> Option<Message> {
         let free = self.free();
         let Some(one) = self.all.get_mut(&id).filter(|one| one.client) else { return Some(m) };
-        if one.kept.is_empty() && one.may_ask(free) {
-            if is_command(&m) {
-                one.open.insert(m.tid);
-            }
+        let first = one.kept.is_empty();
+        let fits = first && one.may_ask(&m, free);
+        if fits && room(&m) {
+            one.ask(&m);
             return Some(m);
         }
         one.link.hold();
         one.kept.push_back(m);
-        self.await_taken(id);
+        if fits {
+            self.is_crowded(id);
+        } else if first {
+            self.await_taken(id);
+        }
         None
     }
 
@@ -136,8 +180,16 @@ impl Answers {
         let Some(one) = self.all.get(&id) else { return };
         one.link.tell_when_taken();
         // It may have taken all just before.
-        if one.may_ask(free) {
+        if one.may_ask_next(free) {
             self.changed.insert(id);
+        }
+    }
+
+    /// The daemon has no room for what a peer says next.
+    fn is_crowded(&mut self, id: LinkId) {
+        if let Some(one) = self.all.get_mut(&id).filter(|one| !one.crowded) {
+            one.crowded = true;
+            self.crowded.push_back(id);
         }
     }
 
@@ -148,32 +200,48 @@ impl Answers {
         }
     }
 
-    /// Something that had to wait and whose turn it is now. The owner asks until there is nothing more, whenever it has handled what
-    /// came.
-    pub fn due(&mut self) -> Option<(LinkId, Message)> {
-        while let Some(id) = self.changed.first().copied() {
+    /// The daemon may have room again: some of those who waited for that are asked by [`Answers::due`], the first first.
+    pub fn look_for_room(&mut self) {
+        for _ in 0..ROOM_LOOKS.min(self.crowded.len()) {
+            let Some(id) = self.crowded.pop_front() else { return };
+            if let Some(one) = self.all.get_mut(&id) {
+                one.crowded = false;
+                self.changed.insert(id);
+            }
+        }
+    }
+
+    /// Something that had to wait and whose turn it is now, and for which the daemon has `room`. The owner asks until there is nothing
+    /// more, whenever it has handled what came.
+    pub fn due(&mut self, room: impl Fn(LinkId, &Message) -> bool) -> Option<(LinkId, Message)> {
+        loop {
+            let after = self.changed.range(self.last.saturating_add(1)..).next();
+            let id = *after.or_else(|| self.changed.first())?;
             let free = self.free();
             let Some(one) = self.all.get_mut(&id) else {
                 self.changed.remove(&id);
                 continue;
             };
-            if !one.may_ask(free) {
+            if !one.may_ask_next(free) {
                 self.changed.remove(&id);
                 self.await_taken(id);
                 continue;
             }
+            if one.kept.front().is_some_and(|m| !room(id, m)) {
+                self.changed.remove(&id);
+                self.is_crowded(id);
+                continue;
+            }
+            self.last = id;
             let m = one.kept.pop_front();
             if one.kept.is_empty() {
                 self.changed.remove(&id);
                 one.link.go_on();
             }
             let Some(m) = m else { continue };
-            if is_command(&m) {
-                one.open.insert(m.tid);
-            }
+            one.ask(&m);
             return Some((id, m));
         }
-        None
     }
 
     /// Says something to a peer, or closes its connection: it does not read. False then.
@@ -183,7 +251,7 @@ impl Answers {
         if one.link.is_closed() {
             return true;
         }
-        if is_answer(&m) && one.open.remove(&m.tid) && !one.kept.is_empty() {
+        if one.answer(&m) && !one.kept.is_empty() {
             self.changed.insert(id);
         }
         let unsent = one.link.unsent();

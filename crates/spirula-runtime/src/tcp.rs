@@ -239,6 +239,10 @@ impl Task {
                             return CLOSED_BY_PEER.into();
                         }
                         self.connection.forgive_silence(clock::monotonic());
+                        if self.ends.intake.is_full() {
+                            // It waits for the daemon, which lives: else it would take it for dead, and ask all again elsewhere.
+                            self.connection.answer_unread(clock::monotonic());
+                        }
                     }
                     if self.dawdles(clock::monotonic()) {
                         return "it does not go on with a large message, and others wait for the memory".into();

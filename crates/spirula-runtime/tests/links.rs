@@ -620,7 +620,7 @@ impl Answering {
                     self.links.push(link);
                 }
                 Ok(NetEvent::Message(id, m)) => {
-                    if let Some(m) = self.answers.take(id, m) {
+                    if let Some(m) = self.answers.take(id, m, |_| true) {
                         self.say(id, m.tid);
                     }
                 }
@@ -630,7 +630,7 @@ impl Answering {
                 // A daemon looks now and then; without it, all that was ever said counts as held.
                 Err(_) => self.answers.look(),
             }
-            while let Some((id, m)) = self.answers.due() {
+            while let Some((id, m)) = self.answers.due(|_, _| true) {
                 self.say(id, m.tid);
             }
         }
@@ -695,4 +695,69 @@ fn clients_that_do_not_read_share_what_a_daemon_may_hold() {
     clock::give(None);
     assert!(before <= a.answers.share() || waits(&a) == 0, "{before}, then {}", waits(&a));
     assert!(!link.is_closed());
+}
+
+/// Who asks for more than its daemon takes of one at a time, or has room for, waits at its connection, which stays: all is asked in the end, in
+/// order, and those who wait take turns.
+#[test]
+fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
+    const EACH: u64 = 600;
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let inbox = Inbox::new();
+    let mut answers = Answers::new(&hub);
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &inbox, &rt);
+    let mut clients = Vec::new();
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let own = Inbox::new();
+        let login = NoneLogin { kind: EntityType::Client, id: format!("c{n}"), global_id: n + 1 };
+        let link = call(&hub, Arc::new(login), &listener.addrs, &own, &rt);
+        own.opened();
+        let Ok(NetEvent::Opened { link: far, peer, .. }) = inbox.rx.recv_timeout(PATIENCE) else { panic!() };
+        ids.push(far.id());
+        answers.insert(far, &peer);
+        clients.push((own, link));
+    }
+    for (_, link) in &clients {
+        for tid in 1..=EACH {
+            link.send(Message { kind: kind::POOL_OP, tid, front: vec![1; 100].into(), ..Message::default() });
+        }
+    }
+    // What the daemon works on; it has room for four hundred.
+    let mut open: Vec<(u64, u64)> = Vec::new();
+    let mut asked = vec![0; clients.len()];
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut most_of_one = 0;
+    while asked.iter().sum::<u64>() < EACH * clients.len() as u64 {
+        assert!(std::time::Instant::now() < end, "{asked:?}");
+        let mut come = Vec::new();
+        while let Ok(e) = inbox.rx.recv_timeout(Duration::from_millis(2)) {
+            match e {
+                NetEvent::Message(id, m) => {
+                    come.extend(answers.take(id, m, |_| open.len() + come.len() < 400).map(|m| (id, m)))
+                }
+                NetEvent::Taken(id) => answers.taken(id),
+                e => panic!("{e:?}"),
+            }
+        }
+        answers.look_for_room();
+        while let Some(one) = answers.due(|_, _| open.len() + come.len() < 400) {
+            come.push(one);
+        }
+        for (id, m) in come {
+            let n = ids.iter().position(|i| *i == id).unwrap();
+            asked[n] += 1;
+            assert_eq!(m.tid, asked[n], "in order");
+            open.push((id, m.tid));
+        }
+        assert!(open.len() <= 400);
+        most_of_one = ids.iter().map(|id| open.iter().filter(|(i, _)| i == id).count()).max().unwrap().max(most_of_one);
+        // A turn: a hundred are answered.
+        for (id, tid) in open.drain(..open.len().min(100)) {
+            answers.send(id, Message { kind: kind::POOL_OP_REPLY, tid, ..Message::default() });
+        }
+    }
+    assert_eq!(most_of_one, 256);
+    assert!(clients.iter().all(|(_, link)| !link.is_closed()));
 }

@@ -131,6 +131,24 @@ fn keepalive_is_answered_with_its_stamp() {
     assert!(w.at_client.iter().any(|e| matches!(e, Event::KeepaliveAck(s) if *s == stamp)));
 }
 
+/// Whoever is not read from for a while is answered as if he were, and nobody is answered who never asked.
+#[test]
+fn a_keepalive_that_lies_unread_is_answered_by_the_last_one() {
+    let mut w = open(client(), server()).unwrap();
+    let acks = |w: &Wire| -> Vec<UTime> {
+        let all = w.at_client.iter();
+        all.filter_map(|e| if let Event::KeepaliveAck(s) = e { Some(*s) } else { None }).collect()
+    };
+    w.server.answer_unread(NOW);
+    w.run(1000, &mut no_sessions()).unwrap();
+    assert!(acks(&w).is_empty());
+    w.client.keepalive(UTime { sec: 3, nsec: 999_999_999 });
+    w.run(1000, &mut no_sessions()).unwrap();
+    w.server.answer_unread(NOW + Duration::from_millis(20_001));
+    w.run(1000, &mut no_sessions()).unwrap();
+    assert_eq!(acks(&w).last(), Some(&UTime { sec: 24, nsec: 999_999 }));
+}
+
 #[test]
 fn wrong_target_wrong_peer_and_wrong_kind_are_told_apart() {
     let other = EntityAddr { nonce: 78, ..server_addr() };

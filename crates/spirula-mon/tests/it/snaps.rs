@@ -4,7 +4,7 @@ use crate::harness::{Cluster, FSID, beacon};
 use spirula_encoding::{UTime, to_vec};
 use spirula_maps::osdmap::Incremental;
 use spirula_maps::{PgDigest, PgStat, SnapIntervals};
-use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
+use spirula_messages::ceph::{MPing, MPoolOp, MPoolOpReply, MRemoveSnaps};
 use spirula_messages::cluster::control::MgrDigest;
 use spirula_messages::{Body, Message};
 use spirula_mon::{MonEffect, MonEvent};
@@ -303,37 +303,38 @@ fn whoever_goes_on_for_long_gets_an_epoch_a_second() {
     assert!((30..=42).contains(&again), "{again} after a minute");
 }
 
-/// The connections that a request makes the monitor close.
-fn closed(c: &mut Cluster, conn: u64) -> Vec<u64> {
-    let message = request(CREATE_OWN, 1, "", 0).into_message(0);
-    let out = c.held(MonEvent::Message { conn, message });
-    let closed = out.iter().filter_map(|e| if let MonEffect::Close(conn) = e { Some(*conn) } else { None }).collect();
-    c.release(out, &mut |_| {});
-    closed
-}
-
-/// Whoever asks for more than can wait is thrown out, and what it asked for is forgotten; nobody else is.
+/// However many a client asks for at once, all of them are answered, each with a number of its own, in few epochs; no connection is closed.
+/// There is room for so many together; a client's next one has to wait where it is, which whoever feeds the monitor is told.
 #[test]
-fn a_flood_of_requests_costs_who_makes_it_the_connection() {
+fn a_flood_of_requests_waits_and_is_answered() {
     let mut c = Cluster::up(3);
     let [greedy, modest] = [(); 2].map(|()| c.open(EntityType::Client, "admin"));
     assert_eq!(op(&mut c, modest, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
-    assert!(closed(&mut c, modest).is_empty(), "it waits");
-    for _ in 0..256 {
-        assert!(closed(&mut c, greedy).is_empty());
+    let (mut given, mut asked, epoch) = (Vec::new(), 0, c.mon.state().osdmap.epoch);
+    let mut numbers = |sent: Vec<(u64, Message)>| {
+        let of = sent.iter().filter(|(to, _)| *to == greedy).filter_map(|(_, m)| MPoolOpReply::from_message(m).ok());
+        let new = of.map(|r| spirula_encoding::from_slice::<u64>(&r.data.unwrap()).unwrap());
+        given.extend(new.collect::<Vec<_>>());
+        given.len()
+    };
+    let message = |tid| request(CREATE_OWN, 1, "", 0).into_message(tid);
+    while c.mon.has_room_for(greedy, &message(1)) {
+        asked += 1;
+        assert!(asked < 100_000, "there is a bound");
+        let out = c.held(MonEvent::Message { conn: greedy, message: message(asked) });
+        assert!(!out.iter().any(|e| matches!(e, MonEffect::Close(_))));
+        c.release(out, &mut |_| {});
     }
-    assert_eq!(closed(&mut c, greedy), [greedy]);
-    c.event(MonEvent::SessionClosed { conn: greedy });
-    c.tick(1);
-    assert_eq!(c.mon.state().osdmap.pool(1).unwrap().snap_seq, 3, "the modest one's");
-    // Many together: who has most of those that wait goes, not who comes last.
-    assert!(closed(&mut c, modest).is_empty(), "its turn is now, or later");
-    let many: Vec<u64> = (0..17).map(|_| c.open(EntityType::Client, "admin")).collect();
-    let mut gone = Vec::new();
-    for (i, conn) in many.iter().enumerate() {
-        for _ in 0..if i == 3 { 250 } else { 245 } {
-            gone.extend(closed(&mut c, *conn));
-        }
+    assert!(asked > 300, "{asked}");
+    assert!(
+        !c.mon.has_room_for(modest, &message(2)) && c.mon.has_room_for(modest, &MPing { text: None }.into_message(0))
+    );
+    let mut turns = 0..10;
+    while numbers(c.tick(1)) < asked as usize {
+        turns.next().expect("all are answered");
     }
-    assert_eq!(gone, [many[3]]);
+    given.sort_unstable();
+    assert_eq!(given, (3..3 + asked).collect::<Vec<_>>());
+    assert!(c.mon.state().osdmap.epoch <= epoch + 3, "{epoch}, then {}", c.mon.state().osdmap.epoch);
+    assert!(c.mon.has_room_for(modest, &message(2)));
 }

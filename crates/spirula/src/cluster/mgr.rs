@@ -206,7 +206,7 @@ impl Daemon for MgrDaemon {
                     let news = self.mon.message(message);
                     return self.mon_news(news);
                 }
-                if let Some(message) = self.answers.take(conn, message) {
+                if let Some(message) = self.answers.take(conn, message, |_| true) {
                     self.feed(MgrEvent::Message { conn, message });
                 }
             }
@@ -252,7 +252,7 @@ impl Daemon for MgrDaemon {
     }
 
     fn end_of_batch(&mut self) {
-        while let Some((conn, message)) = self.answers.due() {
+        while let Some((conn, message)) = self.answers.due(|_, _| true) {
             self.feed(MgrEvent::Message { conn, message });
         }
     }

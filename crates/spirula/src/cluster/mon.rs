@@ -430,7 +430,7 @@ impl Daemon for MonDaemon {
     fn handle(&mut self, event: MonMail) {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => {
-                if let Some(message) = self.answers.take(conn, message) {
+                if let Some(message) = self.answers.take(conn, message, |m| self.mon.has_room_for(conn, m)) {
                     self.feed(MonEvent::Message { conn, message });
                 }
             }
@@ -485,10 +485,11 @@ impl Daemon for MonDaemon {
     }
 
     fn end_of_batch(&mut self) {
+        self.answers.look_for_room();
         loop {
             if self.mon.has_more() {
                 self.feed(MonEvent::More);
-            } else if let Some((conn, message)) = self.answers.due() {
+            } else if let Some((conn, message)) = self.answers.due(|conn, m| self.mon.has_room_for(conn, m)) {
                 self.feed(MonEvent::Message { conn, message });
             } else {
                 break;
