@@ -4,6 +4,7 @@ use crate::access::{self, Access};
 use crate::clog::severity_by_name;
 use crate::config::Traits;
 use crate::event::{ConnId, MonEffect, Peer};
+use crate::mds::bounds::FS_NAME_MAX;
 use crate::state::State;
 use spirula_messages::ceph::{MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription};
 use spirula_messages::cluster::control::WHOLE_OSDMAP;
@@ -22,6 +23,10 @@ const MAPS_PER_MESSAGE: usize = 100;
 const MAPS_OF_WARNING: Epoch = 8;
 /// Most subscriptions of one session; a client has a handful.
 const SUBSCRIPTIONS_MAX: usize = 64;
+/// Bytes of a host's name, at most, as of any name in the DNS.
+const HOSTNAME_MAX: usize = 255;
+/// What is served under one name.
+const SERVED: [&str; 8] = ["monmap", "config", "osdmap", WHOLE_OSDMAP, "mgrmap", "mdsmap", "fsmap", "fsmap.user"];
 /// Most log lines in one message.
 const LOG_PER_MESSAGE: usize = 200;
 
@@ -30,6 +35,14 @@ const LOG_PER_MESSAGE: usize = 200;
 struct Sub {
     next: u64,
     once: bool,
+}
+
+/// Is anything served under this name? Of what is not, as of `osd_pg_creates` and `kv:…`, nothing is ever sent, and nothing need be kept:
+/// whoever may log in may ask for a name of a mebibyte. There may be a file system of such a name later.
+fn is_served(what: &str) -> bool {
+    SERVED.contains(&what)
+        || what.strip_prefix("log-").is_some_and(|level| severity_by_name(level).is_some())
+        || what.strip_prefix("mdsmap.").is_some_and(|name| name.len() <= FS_NAME_MAX)
 }
 
 /// A connection's state.
@@ -67,10 +80,10 @@ impl Session {
 
     /// Takes subscriptions in; what is due is sent by [`Self::push`].
     pub fn subscribe(&mut self, what: Vec<Subscription>, hostname: String) {
-        if !hostname.is_empty() {
+        if !hostname.is_empty() && hostname.len() <= HOSTNAME_MAX {
             self.hostname = hostname;
         }
-        for s in what {
+        for s in what.into_iter().filter(|s| is_served(&s.what)) {
             if self.subs.len() >= SUBSCRIPTIONS_MAX && !self.subs.contains_key(&s.what) {
                 tracing::debug!(peer = %self.peer.auth_name(), what = s.what, "too many subscriptions, ignored");
                 continue;
@@ -269,4 +282,42 @@ fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Ve
         out.push(message(chunk.to_vec(), std::mem::take(&mut fulls)));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nobody serves, and what no file system can be called, is not kept for as long as the connection lasts, nor is the name of a host
+    /// that is none; what is served is, whatever else was asked for.
+    #[test]
+    fn what_a_session_subscribed_to_takes_little_memory() {
+        let addrs = Default::default();
+        let peer = Peer { kind: EntityType::Client, id: "u".into(), global_id: 5, addrs, features: 0 };
+        let mut session = Session::new(peer);
+        let mut subscribe = |what: String, host: String| {
+            session.subscribe(vec![Subscription { what, start: 0, once: false }], host);
+            session.subs.keys().map(String::len).sum::<usize>() + session.hostname.len()
+        };
+        let long = "x".repeat((1 << 20) - 100);
+        for n in 0..SUBSCRIPTIONS_MAX {
+            // A message of a client may have 1 MiB; for what begins so nobody needs a capability.
+            for what in ["monmap", "config", "mdsmap", "log-", "kv:", "fsmap.user", "osd_pg_creates"] {
+                assert_eq!(subscribe(format!("{what}.{n}.{long}"), long.clone()), 0, "{what}");
+            }
+        }
+        for what in ["mgrdigest", "osd_pg_creates", "log-nothing", "monmap.x", ""] {
+            assert_eq!(subscribe(what.to_owned(), String::new()), 0, "{what}");
+        }
+        let served = SERVED.iter().map(|s| (*s).to_owned());
+        let logs = ["debug", "info", "sec", "warn", "error"].map(|level| format!("log-{level}"));
+        let all: Vec<String> = served.chain(logs).chain(["mdsmap.later".to_owned()]).collect();
+        for what in &all {
+            subscribe(what.clone(), "host".into());
+        }
+        assert_eq!(subscribe(String::new(), String::new()), 4 + all.iter().map(String::len).sum::<usize>());
+        let full = (0..2 * SUBSCRIPTIONS_MAX)
+            .map(|n| subscribe(format!("mdsmap.{n}.{}", "x".repeat(FS_NAME_MAX - 5)), String::new()));
+        assert!(full.max().unwrap() <= 32 << 10);
+    }
 }
