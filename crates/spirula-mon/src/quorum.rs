@@ -28,7 +28,7 @@ use spirula_messages::cluster::quorum::{
     MonRemoved, MonRouted, MonScrub, MonScrubbed, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
 };
 use spirula_messages::{Body, Message, MessageError};
-use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Role, Status};
+use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Refusal, Role, Status};
 use spirula_types::{AddrVec, EntityType, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -42,6 +42,8 @@ const READ_AGAIN: u64 = 3;
 const FORWARD_AGAIN: u64 = 20;
 /// Ticks of silence after which a monitor no longer counts as in quorum.
 const SILENT_TICKS: u64 = 12;
+/// Ticks for which a contradiction counts. A leader repeats what is not acknowledged with each heartbeat.
+const CONTRADICTED_TICKS: u64 = 30;
 /// Ticks of silence after which the sessions it forwarded for are given up.
 const GONE_TICKS: u64 = 50;
 /// Ticks after which the leader is told again of the daemons connected here: a word of one may have been lost.
@@ -240,6 +242,10 @@ pub(crate) struct Quorum {
     refused: BTreeSet<Uuid>,
     /// The entry after which the state is.
     applied: u64,
+    /// Members whose frames contradict what is committed here: when the last one came, and in what.
+    contradictions: BTreeMap<MemberId, (u64, String)>,
+    /// At the leader: what others said of its own frames in the same way.
+    told_contradictions: BTreeMap<MemberId, String>,
 }
 
 impl Quorum {
@@ -277,7 +283,15 @@ impl Quorum {
             poison: None,
             refused: BTreeSet::new(),
             applied: 0,
+            contradictions: BTreeMap::new(),
+            told_contradictions: BTreeMap::new(),
         }
+    }
+
+    /// In what a member contradicts what is committed here, if it did of late.
+    fn contradiction(&self, member: MemberId) -> Option<&String> {
+        let (at, why) = self.contradictions.get(&member)?;
+        (self.ticks - at <= CONTRADICTED_TICKS).then_some(why)
     }
 
     /// True if this monitor may propose: it leads, and its state is all that is committed. (The
@@ -830,6 +844,7 @@ impl Mon {
             self.quorum.since = self.now;
             self.quorum.skews.clear();
             self.quorum.forgotten_elsewhere.clear();
+            self.q.told_contradictions.clear();
             self.refresh_quorum();
             // Requests that other leaders took along are made again by those who sent them;
             // what only a leader does begins at once.
@@ -961,7 +976,8 @@ impl Mon {
             let (quorum, pairs) = (q.names.clone(), self.osds.pairs.shown.clone());
             let (skews, room, facts) = (q.skews.clone(), q.room.clone(), Since(q.facts.clone()));
             let sent = self.clock.common(self.now);
-            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room, facts };
+            let contradicting = Since(q.contradicting.clone());
+            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room, facts, contradicting };
             self.q.listing = (sent, self.q.next_remote);
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
@@ -1048,11 +1064,20 @@ impl Mon {
         self.quorum.election_epoch = if voters == 1 { (2 * term).saturating_sub(1) } else { 2 * term };
         let leader = s.leader.and_then(|l| self.state.members.get(&l)).map(|m| m.name.clone()).unwrap_or_default();
         if self.q.leads() {
-            let here = |id: &MemberId| {
-                *id == self.q.identity.member || node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS)
+            let name = |id: &MemberId| Some(self.state.members.get(id)?.name.clone());
+            let refuses = |id: &MemberId| {
+                let why = self.q.contradiction(*id).or_else(|| self.q.told_contradictions.get(id))?;
+                Some((name(id)?, why.clone()))
             };
-            let names = node.members().voters.iter().filter(|id| here(id));
-            let names: Vec<String> = names.filter_map(|id| Some(self.state.members.get(id)?.name.clone())).collect();
+            let others = self.state.members.keys().filter(|id| **id != self.q.identity.member);
+            let contradicting: BTreeMap<String, String> = others.filter_map(refuses).collect();
+            // Who is heard and takes nothing of what is agreed on is no part of it.
+            let here = |id: &MemberId| {
+                *id == self.q.identity.member
+                    || node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS) && refuses(id).is_none()
+            };
+            let names: Vec<String> = node.members().voters.iter().filter(|id| here(id)).filter_map(name).collect();
+            self.quorum.contradicting = contradicting;
             self.set_quorum_names(names);
         } else if s.leader.is_none() {
             self.set_quorum_names(Vec::new());
@@ -1182,10 +1207,13 @@ impl Mon {
                     let facts = self.metadata.clone();
                     self.quorum.facts = t.facts.0;
                     self.quorum.facts.insert(self.name.clone(), facts.clone());
+                    self.quorum.contradicting = t.contradicting.0;
                     let (here, room) = (self.now, own.unwrap_or(u32::MAX));
                     let open = self.sessions.keys().copied().filter(|c| *c < REMOTE).collect();
                     let sessions = Since((self.q.boot, open));
-                    let answer = MonTimeReply { sent: t.sent, here, room, facts: Since(facts), sessions };
+                    let contradicts = member.and_then(|m| self.q.contradiction(m)).cloned().unwrap_or_default();
+                    let (facts, contradicts) = (Since(facts), Since(contradicts));
+                    let answer = MonTimeReply { sent: t.sent, here, room, facts, sessions, contradicts };
                     let told = MonForgotten { daemons: self.quorum.forgotten.clone() };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
@@ -1202,6 +1230,10 @@ impl Mon {
                     let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
                     self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
                     self.quorum.facts.insert(name.to_owned(), t.facts.0);
+                    match t.contradicts.0 {
+                        why if why.is_empty() => self.q.told_contradictions.remove(&member),
+                        why => self.q.told_contradictions.insert(member, why),
+                    };
                     if t.room <= 100 {
                         self.quorum.room.insert(name.to_owned(), t.room);
                     } else {
@@ -1272,6 +1304,13 @@ impl Mon {
         let mut refused = None;
         self.with_node(out, |n, fx| refused = n.receive(f.from, &f.frame, fx).err());
         if let Some(e) = refused {
+            if let Refusal::Contradiction(why) = &e {
+                let first = self.q.contradiction(f.from).is_none();
+                self.q.contradictions.insert(f.from, (self.q.ticks, why.clone()));
+                if !first {
+                    return;
+                }
+            }
             tracing::warn!(from = name, error = %e, "frame of another monitor refused");
         }
     }

@@ -261,6 +261,8 @@ control! {
         room: BTreeMap<String, u32>,
         /// By monitor: what `mon metadata` shows of it.
         facts: Since<BTreeMap<String, BTreeMap<String, String>>>,
+        /// Monitors that contradict what is agreed on, and in what.
+        contradicting: Since<BTreeMap<String, String>>,
     }
 }
 
@@ -278,6 +280,8 @@ control! {
         /// The answerer's run, and every connection that it has: any other of it that the leader knows is gone, and the word of that
         /// was lost. The run is 0 where an earlier release does not say.
         sessions: Since<(u64, Vec<u64>)>,
+        /// Why the answerer refuses what the leader says was agreed on; empty if it does not.
+        contradicts: Since<String>,
     }
 }
 

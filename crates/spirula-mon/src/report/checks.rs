@@ -84,6 +84,17 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         );
         add(out, "MON_TASK_REFUSED", Severity::Error, summary, view.undone.len() as u64, detail);
     }
+    if !view.quorum.contradicting.is_empty() {
+        let detail = view.quorum.contradicting.iter().flat_map(|(name, why)| {
+            [
+                format!("mon.{name} contradicts what the others have agreed on: {why}"),
+                format!("stop mon.{name} and fill it again from the others: spirula mon rejoin --id {name} --dir DIR"),
+            ]
+        });
+        let count = view.quorum.contradicting.len();
+        let summary = format!("{count} monitors take no part: their stores contradict what the others have agreed on");
+        add(out, "MON_CONTRADICTS", Severity::Error, summary, count as u64, detail.collect());
+    }
     let told = view.quorum.forgotten_elsewhere.values().chain([&view.quorum.forgotten]).flatten();
     let forgotten: BTreeMap<&String, &Epoch> = told.filter(|(_, epoch)| **epoch > view.osdmap.epoch).collect();
     let detail: Vec<String> = forgotten

@@ -307,6 +307,47 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
     }
 }
 
+/// A monitor's store is one of another history: the entries that all have agreed on have other terms in it. It is heard, and refuses them. It
+/// is in no quorum that is shown, whoever is asked, and health says what to do.
+#[test]
+fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    for n in 0..5 {
+        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
+        c.tick();
+    }
+    (0..30).for_each(|_| c.tick());
+    let odd = (0..3).find(|i| *i != leader).unwrap();
+    let quorum = |c: &Three, mon: usize| c.mons[mon].as_ref().unwrap().view().quorum.names.clone();
+    assert_eq!(quorum(&c, leader).len(), 3);
+    let disk = &mut c.stored[odd];
+    let last = disk.entries.last().unwrap().index;
+    disk.hard.commit = last;
+    // An older term, with which it is not elected.
+    disk.entries.iter_mut().for_each(|e| e.term = 1);
+    c.restart(odd);
+    (0..100).for_each(|_| c.tick());
+    let now = c.leader().unwrap();
+    assert_ne!(now, odd);
+    let health = |c: &Three, mon: usize| {
+        spirula_mon::report::health(&c.mons[mon].as_ref().unwrap().view(), true, spirula_format::Format::Plain)
+    };
+    for mon in (0..3).filter(|i| *i != odd) {
+        assert!(!quorum(&c, mon).contains(&NAMES[odd].to_owned()), "{:?}", quorum(&c, mon));
+        let text = health(&c, mon);
+        let way = format!("spirula mon rejoin --id {}", NAMES[odd]);
+        assert!(text.contains("MON_CONTRADICTS") && text.contains(&way), "{text}");
+        assert!(text.contains("1/3 mons down"), "{text}");
+    }
+    // The others agree on changes without it.
+    c.sent.clear();
+    c.command(now, r#"{"prefix": "config-key set", "key": "y", "val": "x"}"#);
+    (0..10).for_each(|_| c.tick());
+    assert!(c.sent.iter().any(|(mon, _, m)| *mon == now && m.kind == MMonCommandAck::KIND));
+}
+
 /// All of them run on older copies; each OSD tells one of them alone.
 #[test]
 fn every_monitor_knows_what_daemons_told_any_of_them_of_forgotten_maps() {
