@@ -74,7 +74,7 @@ mod tests {
     fn peer(kind: EntityType, caps: &str) -> Peer {
         let caps = if caps.is_empty() { Default::default() } else { caps.parse().expect("capabilities") };
         let name = EntityName::new(kind, 5);
-        Peer { name, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: Some(caps) }
+        Peer { name, global_id: 4711, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: Some(caps) }
     }
 
     /// All rights at every part that there is, but `lacking` at `service`.

@@ -27,6 +27,8 @@ pub struct Now {
 pub struct Peer {
     /// Kind and number; a client's number is its global id.
     pub name: EntityName,
+    /// Its global id, which is of one run of it.
+    pub global_id: u64,
     /// Name it authenticated as (`admin`); may be empty for our own daemons.
     pub auth_id: String,
     /// Its addresses, with its nonce.

@@ -6,7 +6,7 @@ use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::foreign::{Counters, ServiceReport};
 use crate::health::{self, SlowOps};
 use crate::images::Images;
-use crate::passed::{Asker, Passed};
+use crate::passed::{Asker, Passed, Ran};
 use crate::pgmap::PgMap;
 use crate::services::Services;
 use bytes::Bytes;
@@ -94,6 +94,7 @@ pub struct Mgr {
     pub(crate) services: Services,
     pub(crate) images: Images,
     passed: Passed,
+    ran: Ran,
     next_beacon: Duration,
     last_digest: Option<Duration>,
     /// A pool with a quota was written to since.
@@ -116,6 +117,7 @@ impl Mgr {
             services: Services::new(now),
             images: Images::default(),
             passed: Passed::default(),
+            ran: Ran::default(),
             next_beacon: now.mono,
             last_digest: None,
             towards_quota: false,
@@ -424,6 +426,11 @@ impl Mgr {
 
     /// A monitor's client asked for one of the manager's commands, and may have it.
     fn on_run(&mut self, now: Now, ask: MgrRun, out: &mut Vec<MgrEffect>) {
+        // The leader asks again where no answer comes for some seconds, be it that this manager is slow, or that the answer was lost.
+        if let Some(ran) = self.ran.find(ask.boot, ask.id) {
+            out.push(MgrEffect::SendMon(ran.clone().into_message(0)));
+            return;
+        }
         // A monitor passes on no command of its own: it would come back.
         let (limited, names) = &ask.only_fs.0;
         let r = commands::run(self, now, &ask.cmd, limited.then_some(names.as_slice()));
@@ -437,8 +444,11 @@ impl Mgr {
         } else {
             r
         };
-        let MgrRun { boot, id, .. } = ask;
+        let MgrRun { boot, id, cmd, .. } = ask;
         let ran = MgrRan { boot, id, result: r.ret, status: r.rs, output: r.data.into() };
+        if commands::is_order(&cmd) {
+            self.ran.keep(&ran);
+        }
         out.push(MgrEffect::SendMon(ran.into_message(0)));
     }
 

@@ -3,15 +3,17 @@
 //! Who asks has the right to by his capabilities for managers, as with Ceph; the monitors are told who it is. What waits has a bound in
 //! number and bytes, above which the answer is EAGAIN. A request is sent again in each new session with a monitor; the monitors do it
 //! once. Who got no answer for [`PATIENCE`] is told so.
+//!
+//! The other way round a monitor asks for the manager's own: what had something done is remembered for a while ([`Ran`]).
 
 use crate::commands;
 use crate::event::{ConnId, MgrEffect, Now, Peer};
 use spirula_messages::ceph::{MCommandReply, MMgrCommandReply, kind};
-use spirula_messages::cluster::control::{MonRan, MonRun};
+use spirula_messages::cluster::control::{MgrRan, MonRan, MonRun};
 use spirula_messages::cluster::quorum::CarriedPeer;
 use spirula_messages::{Body, Message};
 use spirula_types::errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Commands that wait for the monitors.
@@ -24,6 +26,36 @@ const REQUEST_MAX: usize = 4 << 20;
 const READ_MAX: usize = 64 << 10;
 /// So long the monitors have for an answer. They agree on a change within a second, or elect a leader before.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers remembered of commands that monitors had run, and their bytes.
+const RAN_KEPT: usize = 1024;
+const RAN_BYTES: usize = 1 << 20;
+
+/// Answers to commands of monitors' clients that had something done: it is not done again when a monitor asks again. Those that only tell
+/// are made anew.
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    answers: VecDeque<MgrRan>,
+    bytes: usize,
+}
+
+impl Ran {
+    /// The answer to a request of that run of the leader's.
+    pub fn find(&self, boot: u64, id: u64) -> Option<&MgrRan> {
+        self.answers.iter().rev().find(|r| (r.boot, r.id) == (boot, id))
+    }
+
+    /// Remembers an answer; the oldest go.
+    pub fn keep(&mut self, ran: &MgrRan) {
+        let size = |r: &MgrRan| r.status.len() + r.output.len();
+        self.bytes += size(ran);
+        self.answers.push_back(ran.clone());
+        while self.answers.len() > RAN_KEPT || self.bytes > RAN_BYTES {
+            let Some(oldest) = self.answers.pop_front() else { return };
+            self.bytes -= size(&oldest);
+        }
+    }
+}
 
 /// Who waits for an answer, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +120,7 @@ impl Passed {
         let asked_by = CarriedPeer {
             kind: peer.name.kind,
             id: peer.auth_id.clone(),
-            global_id: u64::try_from(peer.name.num).unwrap_or_default(),
+            global_id: peer.global_id,
             addrs: peer.addrs.clone(),
             features: 0,
         };

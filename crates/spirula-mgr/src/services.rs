@@ -228,7 +228,7 @@ mod tests {
 
     fn peer(num: i64) -> Peer {
         let name = EntityName::new(EntityType::Client, num);
-        Peer { name, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: None }
+        Peer { name, global_id: 4711, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: None }
     }
 
     fn of(name: &str, value: &str) -> MMgrOpen {

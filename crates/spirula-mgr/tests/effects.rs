@@ -8,7 +8,7 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{Crush, OsdMap, OsdStatReport, PgPool, PgStat, PgState};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MOsdMap};
-use spirula_messages::cluster::control::{MonRun, OsdForce, OsdReport, OsdScrub};
+use spirula_messages::cluster::control::{MgrRan, MgrRun, MonRun, OsdForce, OsdReport, OsdScrub};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use spirula_settings::{absent, managers};
 use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
@@ -102,7 +102,8 @@ fn give(mgr: &mut Mgr, event: MgrEvent) -> Vec<MgrEffect> {
 }
 
 fn open(mgr: &mut Mgr, conn: u64, name: EntityName) {
-    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
+    let peer =
+        Peer { name, global_id: 4711, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
     give(mgr, MgrEvent::SessionOpened { conn, peer });
 }
 
@@ -344,4 +345,27 @@ fn a_word_of_a_list_that_is_no_text_is_refused_by_name() {
         assert!(ret == -22 && rs.contains("'true'") && orders == 0, "{prefix}: {ret} {rs}");
     }
     assert!(asked >= 18, "{asked}");
+}
+
+/// The leader asks again where it hears nothing, be the manager slow or the answer lost: what was done is not done again.
+#[test]
+fn what_a_monitor_asks_for_again_is_done_once() {
+    let mut mgr = cluster();
+    give(&mut mgr, MgrEvent::MonOpened);
+    let mut run = |boot: u64, id: u64| {
+        let cmd = vec![r#"{"prefix": "osd scrub", "who": "0"}"#.to_owned()];
+        let ask = MgrRun { boot, id, cmd, only_fs: Default::default() };
+        let effects = give(&mut mgr, MgrEvent::Mon(ask.into_message(0)));
+        let ordered = effects.iter().filter(|e| matches!(e, MgrEffect::Send(_, m) if m.kind == OsdScrub::KIND)).count();
+        let ran = effects.iter().find_map(|e| match e {
+            MgrEffect::SendMon(m) => MgrRan::from_message(m).ok(),
+            _ => None,
+        });
+        (ordered, ran.unwrap())
+    };
+    let first = run(3, 5);
+    assert_eq!((first.0, first.1.result, first.1.id), (1, 0, 5));
+    assert_eq!(run(3, 5), (0, first.1));
+    assert_eq!(run(3, 6).0, 1);
+    assert_eq!(run(4, 5).0, 1, "of another leader");
 }

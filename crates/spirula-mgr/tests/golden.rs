@@ -108,7 +108,8 @@ fn cluster() -> Mgr {
     };
     let mut mgr = Mgr::new(config, now(0));
     let name = EntityName::new(EntityType::Client, 4100);
-    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
+    let peer =
+        Peer { name, global_id: 4711, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
     tell(&mut mgr, now(0), MgrEvent::SessionOpened { conn: 1, peer });
     tell(&mut mgr, now(0), MgrEvent::MonOpened);
     let full = MOsdMap { fsid: map.fsid, fulls: vec![(189, map.to_bytes())], ..MOsdMap::default() };
@@ -198,6 +199,7 @@ fn cluster() -> Mgr {
         let conn = 100 + osd as u64;
         let peer = Peer {
             name: EntityName::osd(osd),
+            global_id: 4900,
             auth_id: String::new(),
             addrs: AddrVec::default(),
             place: None,

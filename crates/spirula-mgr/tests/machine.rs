@@ -42,6 +42,7 @@ fn new() -> Mgr {
     // Somebody who may do everything.
     let peer = Peer {
         name: EntityName::new(EntityType::Client, 4100),
+        global_id: 4100,
         auth_id: "admin".into(),
         addrs: AddrVec::default(),
         place: None,
@@ -121,8 +122,14 @@ fn pg(seed: u32, seq: u64, state: PgState) -> (PgId, PgStat) {
 }
 
 fn open(mgr: &mut Mgr, conn: u64) {
-    let peer =
-        Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default(), place: None, caps: None };
+    let peer = Peer {
+        name: EntityName::osd(0),
+        global_id: 4900,
+        auth_id: String::new(),
+        addrs: AddrVec::default(),
+        place: None,
+        caps: None,
+    };
     give(mgr, 0, MgrEvent::SessionOpened { conn, peer });
 }
 
@@ -564,6 +571,26 @@ fn commands_of_the_monitors_are_passed_on_and_answered() {
     give(&mut mgr, 8, MgrEvent::Message { conn: 1, message: asked(33) });
     assert!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 59_000, MgrEvent::Tick), 1).is_empty());
     assert_eq!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 61_000, MgrEvent::Tick), 1)[0].result, -110);
+}
+
+/// Monitors know a request by its asker's global id, which is of one run of a daemon, and not by its number.
+#[test]
+fn a_daemon_is_named_to_monitors_by_its_global_id() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    let peer = Peer {
+        name: EntityName::osd(0),
+        global_id: 4900,
+        auth_id: "0".into(),
+        addrs: AddrVec::default(),
+        place: None,
+        caps: None,
+    };
+    give(&mut mgr, 0, MgrEvent::SessionOpened { conn: 7, peer });
+    let cmd = vec![r#"{"prefix": "crash ls"}"#.to_owned()];
+    let message = MMgrCommand { fsid: Uuid::default(), cmd, input: Bytes::new() }.into_message(31);
+    let run = to_mon::<MonRun>(&give(&mut mgr, 1, MgrEvent::Message { conn: 7, message })).remove(0);
+    assert_eq!((run.asker.kind, run.asker.global_id), (EntityType::Osd as u8, 4900));
 }
 
 /// What waits for the monitors has a bound, and so has one of it.

@@ -5,8 +5,10 @@
 //! over the manager's own session with the monitors, and hands the answer back. Here they wait for that.
 //!
 //! What waits has a bound in number and bytes, above which the answer is EAGAIN, as with Ceph; a few at a time are with the manager, so
-//! that what it answers has one, too. A manager that goes away, or does not answer for some seconds, is asked again, or the one that
-//! takes its place is. Who got no answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
+//! that what it answers has one, too. Among clients those go first of whom least is with the manager, then who has waited longest. A
+//! manager that goes away, or does not answer for some seconds, is asked again when it is their turn again, or the one that takes its
+//! place is; it knows by their numbers what it has done already. What a client asked for that has left still is the manager's work, and
+//! counts as such. Who got no answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
 
 use crate::commands;
 use crate::event::{ConnId, MonEffect};
@@ -30,36 +32,92 @@ const AGAIN: u64 = 50;
 const PATIENCE: u64 = 300;
 
 struct Waiting {
-    ask: Ask,
+    /// Who asked, and what; nobody any more where he left while the manager works on it.
+    ask: Option<Ask>,
     since: u64,
+    /// Its place among those that wait: the least is first.
+    place: u64,
     /// By which session of the manager's it was sent, and when.
     sent: Option<(ConnId, u64)>,
+}
+
+impl Waiting {
+    fn conn(&self) -> Option<ConnId> {
+        self.ask.as_ref().map(|a| a.conn)
+    }
 }
 
 /// What waits for the manager, by number.
 #[derive(Default)]
 pub(crate) struct Proxy {
+    /// The next number, and the next place.
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
+    /// Bytes of what was asked.
+    bytes: usize,
 }
 
 impl Proxy {
     /// The requests, for reports.
     pub fn asks(&self) -> impl Iterator<Item = &Ask> {
-        self.waiting.values().map(|w| &w.ask)
+        self.waiting.values().filter_map(|w| w.ask.as_ref())
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn insert(&mut self, ask: Ask, since: u64) {
+        self.bytes += bytes_of(&ask.message);
+        let number = self.take_number();
+        self.waiting.insert(number, Waiting { ask: Some(ask), since, place: number, sent: None });
+    }
+
+    /// Takes one out; what was asked, if somebody waits for an answer.
+    fn remove(&mut self, id: u64) -> Option<Ask> {
+        let ask = self.waiting.remove(&id)?.ask?;
+        self.bytes -= bytes_of(&ask.message);
+        Some(ask)
     }
 
     /// A connection is gone: nobody waits for its answers, and if it was the manager's, what it was asked is asked again.
     pub fn forget(&mut self, conn: ConnId) {
-        self.waiting.retain(|_, w| w.ask.conn != conn);
+        let of_it = self.waiting.iter().filter(|(_, w)| w.conn() == Some(conn)).map(|(id, _)| *id);
+        for id in of_it.collect::<Vec<_>>() {
+            let Some(w) = self.waiting.get_mut(&id) else { continue };
+            if w.sent.is_none() {
+                self.remove(id);
+            } else if let Some(ask) = w.ask.take() {
+                self.bytes -= bytes_of(&ask.message);
+            }
+        }
         for w in self.waiting.values_mut().filter(|w| w.sent.is_some_and(|(by, _)| by == conn)) {
             w.sent = None;
         }
+        self.forget_left();
+    }
+
+    /// Nobody waits for these, nor does a manager work on them.
+    fn forget_left(&mut self) {
+        self.waiting.retain(|_, w| w.ask.is_some() || w.sent.is_some());
     }
 
     /// All of them: another monitor leads.
     pub fn take(&mut self) -> Vec<Ask> {
-        std::mem::take(&mut self.waiting).into_values().map(|w| w.ask).collect()
+        self.bytes = 0;
+        std::mem::take(&mut self.waiting).into_values().filter_map(|w| w.ask).collect()
+    }
+
+    /// The one whose turn it is, if any may be sent.
+    fn next_turn(&self) -> Option<u64> {
+        let with_manager = self.waiting.values().filter(|w| w.sent.is_some());
+        if with_manager.clone().count() >= AT_ONCE {
+            return None;
+        }
+        let of = |conn| with_manager.clone().filter(|w| w.conn() == conn).count();
+        let all = self.waiting.iter().filter(|(_, w)| w.sent.is_none());
+        all.min_by_key(|(_, w)| (of(w.conn()), w.place)).map(|(id, _)| *id)
     }
 }
 
@@ -70,15 +128,13 @@ impl Mon {
         if ask.via.is_some() && self.proxy.asks().any(|a| a.via == ask.via) {
             return;
         }
-        let bytes: usize = self.proxy.asks().map(|a| bytes_of(&a.message)).sum();
-        if self.proxy.waiting.len() >= WAITING || bytes + bytes_of(&ask.message) > WAITING_BYTES {
+        if self.proxy.waiting.len() >= WAITING || self.proxy.bytes + bytes_of(&ask.message) > WAITING_BYTES {
             let result =
                 commands::CommandResult::err(errno::EAGAIN, "too many commands wait for the manager; try again");
             return self.answer_for_manager(&ask, result, out);
         }
-        let (number, since) = (self.proxy.next, self.ticks());
-        self.proxy.next += 1;
-        self.proxy.waiting.insert(number, Waiting { ask, since, sent: None });
+        let since = self.ticks();
+        self.proxy.insert(ask, since);
         self.ask_what_waits(out);
     }
 
@@ -92,13 +148,12 @@ impl Mon {
     fn ask_what_waits(&mut self, out: &mut Vec<MonEffect>) {
         let Some(conn) = self.session_of_manager() else { return };
         let (now, boot) = (self.ticks(), self.boot());
-        let free = AT_ONCE.saturating_sub(self.proxy.waiting.values().filter(|w| w.sent.is_some()).count());
-        let next = self.proxy.waiting.iter().filter(|(_, w)| w.sent.is_none()).take(free).map(|(id, _)| *id);
-        for id in next.collect::<Vec<_>>() {
-            let Some(w) = self.proxy.waiting.get_mut(&id) else { continue };
+        while let Some(id) = self.proxy.next_turn() {
+            let Some(w) = self.proxy.waiting.get_mut(&id) else { return };
             w.sent = Some((conn, now));
-            let asker = w.ask.conn;
-            let cmd = MMonCommand::from_message(&w.ask.message).map(|c| c.cmd).unwrap_or_default();
+            let Some(ask) = &w.ask else { continue };
+            let asker = ask.conn;
+            let cmd = MMonCommand::from_message(&ask.message).map(|c| c.cmd).unwrap_or_default();
             // As it is now: he may have been given or lost one while this waited.
             let only_fs = Since(self.only_fs(asker));
             out.push(MonEffect::Send(conn, MgrRun { boot, id, cmd, only_fs }.into_message(0)));
@@ -110,9 +165,9 @@ impl Mon {
         if ran.boot != self.boot() || manager != self.state.mgrmap.active_name {
             return;
         }
-        if let Some(w) = self.proxy.waiting.remove(&ran.id) {
+        if let Some(ask) = self.proxy.remove(ran.id) {
             let result = commands::CommandResult { ret: ran.result, rs: ran.status, data: ran.output };
-            self.answer_for_manager(&w.ask, result, out);
+            self.answer_for_manager(&ask, result, out);
         }
         self.ask_what_waits(out);
     }
@@ -131,17 +186,23 @@ impl Mon {
         let now = self.ticks();
         let late: Vec<u64> =
             self.proxy.waiting.iter().filter(|(_, w)| now >= w.since + PATIENCE).map(|(id, _)| *id).collect();
-        for w in late.into_iter().filter_map(|id| self.proxy.waiting.remove(&id)).collect::<Vec<_>>() {
+        for ask in late.into_iter().filter_map(|id| self.proxy.remove(id)).collect::<Vec<_>>() {
             let seconds = PATIENCE / 10;
             let why = match self.session_of_manager() {
                 Some(_) => format!("the active manager did not answer for {seconds} s"),
                 None => format!("no manager was active for {seconds} s, and this is one of its commands"),
             };
-            self.answer_for_manager(&w.ask, commands::CommandResult::err(errno::ETIMEDOUT, why), out);
+            self.answer_for_manager(&ask, commands::CommandResult::err(errno::ETIMEDOUT, why), out);
         }
-        for w in self.proxy.waiting.values_mut().filter(|w| w.sent.is_some_and(|(_, at)| now >= at + AGAIN)) {
-            w.sent = None;
+        // Others go first: it may be these that the manager is slow with.
+        let again = self.proxy.waiting.iter().filter(|(_, w)| w.sent.is_some_and(|(_, at)| now >= at + AGAIN));
+        for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let place = self.proxy.take_number();
+            if let Some(w) = self.proxy.waiting.get_mut(&id) {
+                (w.sent, w.place) = (None, place);
+            }
         }
+        self.proxy.forget_left();
         self.ask_what_waits(out);
     }
 }

@@ -151,6 +151,7 @@ impl Manager {
             let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![order], input: Bytes::new() };
             let peer = Peer {
                 name: EntityName::client(1),
+                global_id: 1,
                 auth_id: "admin".into(),
                 addrs: addr_of(local.id),
                 place: None,
@@ -177,7 +178,8 @@ impl Actor for Manager {
                 self.conns.insert(conn);
                 let number = if peer.kind == EntityType::Osd { peer.id.parse().unwrap_or(0) } else { peer.global_id };
                 let name = EntityName { kind: peer.kind as u8, num: number as i64 };
-                let peer = Peer { name, auth_id: String::new(), addrs: peer.addrs, place: None, caps: None };
+                let global_id = peer.global_id;
+                let peer = Peer { name, global_id, auth_id: String::new(), addrs: peer.addrs, place: None, caps: None };
                 self.feed(local, MgrEvent::SessionOpened { conn, peer }, out);
             }
             Input::Closed { conn, .. } if self.mon == Some(conn) => {

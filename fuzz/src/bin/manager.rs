@@ -44,7 +44,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::memory::bounded_by(16 <<
     let mut out = Vec::new();
     mgr.handle(now, MgrEvent::MonOpened, &mut out);
     let name = if how & 1 == 0 { EntityName::client(4) } else { EntityName::osd(1) };
-    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), caps: None, place: None };
+    let peer = Peer { name, global_id: 4711, auth_id: "admin".into(), addrs: AddrVec::default(), caps: None, place: None };
     mgr.handle(now, MgrEvent::SessionOpened { conn: 1, peer }, &mut out);
     let message = if how & 2 == 0 {
         let cmd = vec![String::from_utf8_lossy(rest).into_owned()];

@@ -153,6 +153,11 @@ pub(crate) fn are_monitors(cmd: &[String]) -> bool {
     monitors(cmd).is_some()
 }
 
+/// Does this one of the manager's own have anything done?
+pub(crate) fn is_order(cmd: &[String]) -> bool {
+    words_of(cmd).and_then(|(prefix, _)| needs_of(&prefix)).is_some_and(|(_, perm)| perm.contains('w'))
+}
+
 /// Does this one of the monitors' change anything?
 pub(crate) fn changes(cmd: &[String]) -> bool {
     monitors(cmd).is_some_and(|c| c.perm.contains('w'))

@@ -206,6 +206,55 @@ fn commands_that_wait_for_the_manager_are_bounded() {
     assert!(c.send(mgr, ran(&run, 0, "out").into_message(0)).iter().all(|(to, _)| *to != client));
 }
 
+/// A few at a time are with the manager, whoever asked and has left since; who has least there goes first, and what is not answered waits
+/// behind the others before it is asked again.
+#[test]
+fn clients_take_turns_with_the_manager() {
+    let mut c = Cluster::up(1);
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, able(4200, "x"));
+    let [many, left, few] = [(); 3].map(|()| c.open(EntityType::Client, "admin"));
+    let cmd = |who: &str, n: u64| json!({"prefix": "pg stat", "who": format!("{who} {n}")});
+    let whose = |runs: &[MgrRun]| -> Vec<String> {
+        let args = runs.iter().map(|r| serde_json::from_str::<serde_json::Value>(&r.cmd[0]).unwrap());
+        args.map(|a| a["who"].as_str().unwrap().to_owned()).collect()
+    };
+    // Four are with the manager, and those who asked for them leave.
+    let mut working = Vec::new();
+    for n in 1..=4 {
+        working.extend(runs(&c.send(left, asked(n, &cmd("left", n))), mgr));
+    }
+    assert_eq!(working.len(), 4);
+    c.event(MonEvent::SessionClosed { conn: left });
+    for n in 1..=6 {
+        assert!(runs(&c.send(many, asked(n, &cmd("many", n))), mgr).is_empty(), "it works on what they wanted");
+    }
+    assert!(runs(&c.send(few, asked(1, &cmd("few", 1))), mgr).is_empty());
+    let mut next = Vec::new();
+    for run in &working {
+        let sent = c.send(mgr, ran(run, 0, "out").into_message(0));
+        assert_eq!(sent.iter().filter(|(to, _)| *to != mgr).count(), 0);
+        next.extend(runs(&sent, mgr));
+    }
+    assert_eq!(whose(&next), ["many 1", "few 1", "many 2", "many 3"]);
+    // None of these is answered: those that wait are next, and then these again.
+    let mut again = Vec::new();
+    for _ in 0..150 {
+        again.extend(runs(&c.event(MonEvent::Tick), mgr));
+    }
+    let order = whose(&again);
+    let place = |who: &str| order.iter().position(|w| w == who).unwrap_or_else(|| panic!("{who}: {order:?}"));
+    for waited in ["many 4", "many 5", "many 6"] {
+        assert!(["many 1", "many 2", "many 3"].iter().all(|sent| place(waited) < place(sent)), "{order:?}");
+    }
+    // What those had done who left is not counted for ever, though it was never answered.
+    let gone = c.open(EntityType::Client, "admin");
+    c.event(MonEvent::SessionClosed { conn: many });
+    c.event(MonEvent::SessionClosed { conn: few });
+    (0..100).for_each(|_| drop(c.event(MonEvent::Tick)));
+    assert_eq!(runs(&c.send(gone, asked(1, &cmd("gone", 1))), mgr).len(), 1);
+}
+
 /// The manager has monitors do what is its own with Ceph, in the name of who asked, once.
 #[test]
 fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {

@@ -222,7 +222,8 @@ impl Daemon for MgrDaemon {
                 let caps =
                     (peer.method == METHOD_CEPHX).then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
                 let (name, place) = (peer.name(), peer.place());
-                let peer = spirula_mgr::Peer { name, auth_id: peer.id, addrs: peer.addrs, place, caps };
+                let global_id = peer.global_id;
+                let peer = spirula_mgr::Peer { name, global_id, auth_id: peer.id, addrs: peer.addrs, place, caps };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
             MgrMail::Net(NetEvent::TooLarge(conn, m)) => {
