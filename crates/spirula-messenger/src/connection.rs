@@ -187,8 +187,11 @@ pub struct Connection {
     heard: Duration,
     /// When a silent peer was asked last.
     asked: Duration,
-    /// The peer's last question whether this side lives: its stamp, and when it was read.
-    question: Option<(UTime, Duration)>,
+    /// By how many nanoseconds the peer's clock is ahead of this side's monotonic one, as far as its questions whether this side lives
+    /// show it: the most that any did, since one that lay unread says too little.
+    ahead: Option<i128>,
+    /// The latest stamp that was said to live at. A peer goes by the last one that it hears, so none is smaller.
+    lived: UTime,
 }
 
 impl Connection {
@@ -252,7 +255,8 @@ impl Connection {
             started: now,
             heard: now,
             asked: now,
-            question: None,
+            ahead: None,
+            lived: UTime::ZERO,
         }
     }
 
@@ -477,9 +481,11 @@ impl Connection {
                 self.session.acknowledged(seq);
             }
             Tag::Keepalive2 => {
-                // The stamp goes back as it came.
-                self.question = Some((parse(f.tag, payload, |d| d.get::<UTime>())?, self.heard));
-                self.control(Tag::Keepalive2Ack, payload);
+                // The stamp goes back as it came, unless it lay unread for so long that the peer was told of a later one.
+                let stamp = parse(f.tag, payload, |d| d.get::<UTime>())?;
+                let ahead = i128::from(stamp.as_nanos()) - self.heard.as_nanos() as i128;
+                self.ahead = Some(self.ahead.map_or(ahead, |most| most.max(ahead)));
+                self.say_alive(stamp);
             }
             Tag::Keepalive2Ack => out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?)),
             tag => return Err(self.unexpected(tag)),
@@ -570,18 +576,25 @@ impl Connection {
         }
     }
 
-    /// Answers the peer's question whether this side lives, though it lies unread: with the stamp that the peer's clock has now, going by its
-    /// last question that was read. For while the daemon wants nothing more of a peer that waits for its answers; where no question was
-    /// read yet nothing is said.
-    pub fn answer_unread(&mut self, now: Duration) {
-        if self.phase == Phase::Ready
-            && let Some((stamp, at)) = self.question
-        {
-            let waited = now.saturating_sub(at).as_nanos() as u64;
-            let mut o = Encoder::with_capacity(8);
-            o.put(&UTime::from_nanos(stamp.as_nanos().saturating_add(waited)));
-            self.control(Tag::Keepalive2Ack, o.as_slice());
+    /// Answers the peer's question whether this side lives, though it lies unread: with the stamp that the peer's clock has now, going by
+    /// its questions that were read. For while the daemon wants nothing more of a peer that waits for its answers. Where no question
+    /// was read yet the peer's clock is taken to be right, as this side's `wall` is: after it connected anew librados asks for all that
+    /// it waits for at once, and only then, later, whether this side lives.
+    pub fn answer_unread(&mut self, now: Duration, wall: UTime) {
+        if self.phase == Phase::Ready {
+            let there = |ahead: i128| u64::try_from(ahead + now.as_nanos() as i128).unwrap_or(0);
+            self.say_alive(self.ahead.map_or(wall, |ahead| UTime::from_nanos(there(ahead))));
         }
+    }
+
+    /// Says that this side lives at `stamp` of the peer's clock, or at the later one that was said before.
+    fn say_alive(&mut self, stamp: UTime) {
+        if stamp.as_nanos() >= self.lived.as_nanos() {
+            self.lived = stamp;
+        }
+        let mut o = Encoder::with_capacity(8);
+        o.put(&self.lived);
+        self.control(Tag::Keepalive2Ack, o.as_slice());
     }
 
     /// Checks the timeouts, and asks a silent peer whether it is there; call it about every

@@ -239,9 +239,9 @@ impl Task {
                             return CLOSED_BY_PEER.into();
                         }
                         self.connection.forgive_silence(clock::monotonic());
-                        if self.ends.intake.is_full() {
-                            // It waits for the daemon, which lives: else it would take it for dead, and ask all again elsewhere.
-                            self.connection.answer_unread(clock::monotonic());
+                        if self.waits_for_daemon() {
+                            // The daemon lives: else it would take it for dead, and ask all again elsewhere.
+                            self.connection.answer_unread(clock::monotonic(), clock::wall());
                         }
                     }
                     if self.dawdles(clock::monotonic()) {
@@ -265,6 +265,12 @@ impl Task {
                 Some(Err(e)) => return format!("read: {e}"),
             }
         }
+    }
+
+    /// Is the daemon the one that is awaited? Not while the peer has not taken what was sent to it: it may be stopped, and more would
+    /// pile up for as long as it is.
+    fn waits_for_daemon(&self) -> bool {
+        self.ends.intake.is_full() && !self.output.has_remaining() && self.connection.output_len() == 0
     }
 
     /// Has it a place for a large request, or needs none?

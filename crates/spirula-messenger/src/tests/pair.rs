@@ -131,22 +131,51 @@ fn keepalive_is_answered_with_its_stamp() {
     assert!(w.at_client.iter().any(|e| matches!(e, Event::KeepaliveAck(s) if *s == stamp)));
 }
 
-/// Whoever is not read from for a while is answered as if he were, and nobody is answered who never asked.
+fn acks(w: &Wire) -> Vec<UTime> {
+    let all = w.at_client.iter();
+    all.filter_map(|e| if let Event::KeepaliveAck(s) = e { Some(*s) } else { None }).collect()
+}
+
+/// Whoever is not read from for a while is answered as if he were.
 #[test]
 fn a_keepalive_that_lies_unread_is_answered_by_the_last_one() {
     let mut w = open(client(), server()).unwrap();
-    let acks = |w: &Wire| -> Vec<UTime> {
-        let all = w.at_client.iter();
-        all.filter_map(|e| if let Event::KeepaliveAck(s) = e { Some(*s) } else { None }).collect()
-    };
-    w.server.answer_unread(NOW);
-    w.run(1000, &mut no_sessions()).unwrap();
-    assert!(acks(&w).is_empty());
     w.client.keepalive(UTime { sec: 3, nsec: 999_999_999 });
     w.run(1000, &mut no_sessions()).unwrap();
-    w.server.answer_unread(NOW + Duration::from_millis(20_001));
+    w.server.answer_unread(NOW + Duration::from_millis(20_001), UTime::ZERO);
     w.run(1000, &mut no_sessions()).unwrap();
     assert_eq!(acks(&w).last(), Some(&UTime { sec: 24, nsec: 999_999 }));
+}
+
+/// A client that asks for much at once is held before it has asked whether this side lives.
+#[test]
+fn who_is_held_before_his_first_keepalive_is_answered_by_the_wall_clock() {
+    let mut w = open(client(), server()).unwrap();
+    let wall = UTime { sec: 1_000_000, nsec: 5 };
+    w.server.answer_unread(NOW, wall);
+    w.run(1000, &mut no_sessions()).unwrap();
+    assert_eq!(acks(&w), [wall]);
+    // His question from before that is read now: what he was told stands.
+    w.client.keepalive(UTime { sec: 999_998, nsec: 0 });
+    w.run(1000, &mut no_sessions()).unwrap();
+    assert_eq!(acks(&w), [wall, wall]);
+}
+
+/// A question that lay unread says too little of the peer's clock, and no later answer falls behind for it.
+#[test]
+fn a_keepalive_that_is_read_late_makes_no_answer_late() {
+    let mut w = open(client(), server()).unwrap();
+    w.client.keepalive(UTime { sec: 100, nsec: 0 });
+    w.run(1000, &mut no_sessions()).unwrap();
+    // Asked at 101 of the peer's clock, read when that is at 104.
+    w.client.keepalive(UTime { sec: 101, nsec: 0 });
+    w.up.write(w.client.take_output());
+    let mut buf = w.up.bytes.split();
+    w.server.receive(NOW + Duration::from_secs(4), &mut buf, &mut Vec::new()).unwrap();
+    w.server.answer_unread(NOW + Duration::from_secs(5), UTime::ZERO);
+    w.run(1000, &mut no_sessions()).unwrap();
+    let said: Vec<u32> = acks(&w).iter().map(|s| s.sec).collect();
+    assert_eq!(said, [100, 101, 105]);
 }
 
 #[test]

@@ -371,6 +371,21 @@ fn only_clients_lose_their_connections_when_they_are_slow_with_a_payload() {
     assert!(!task.dawdles(HOUR), "an OSD's that called us");
 }
 
+/// Who takes nothing of what is sent to him, as a process that was stopped, is sent nothing more for his being held.
+#[test]
+fn only_who_takes_what_is_sent_is_told_that_his_daemon_lives() {
+    let (sink, _events) = inbox();
+    let endpoint = Arc::new(Endpoint::new(EntityType::Mon, 1, AddrVec::default()));
+    let connection = Connection::accept(endpoint, "127.0.0.1:1".parse().unwrap(), Duration::ZERO);
+    let mut task = Task::new(connection, sink, PayloadPool::new(1 << 20), Ends::new());
+    let banner = task.connection.take_output();
+    assert!(!task.waits_for_daemon(), "not held");
+    task.ends.link.hold();
+    assert!(task.waits_for_daemon());
+    task.output.append(banner);
+    assert!(!task.waits_for_daemon());
+}
+
 /// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its end and OSD 1's.
 fn does_not_read(p: &Pair, depth: &Arc<AtomicUsize>) -> (Link, Link) {
     let login: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
