@@ -149,6 +149,19 @@ pub(crate) fn bytes_of(m: &Message) -> usize {
 /// A monitor that did not run for so many seconds has no clients any more: they look for another after less.
 const STOOD_STILL: f64 = 5.0;
 
+/// What bounds the requests that wait: each of these has room of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bound {
+    /// For a majority's word.
+    Reads,
+    /// For a leader, or its answer.
+    Forwards,
+    /// For the commit before theirs.
+    Changes,
+    /// For their turn to make an epoch.
+    Turns,
+}
+
 /// True for a request that only the leader can deal with.
 pub(crate) fn for_leader(m: &Message) -> bool {
     matches!(m.kind, kind::MON_COMMAND | kind::COMMAND | MonRun::KIND)
@@ -693,19 +706,48 @@ impl Mon {
 
     /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks first, and leaves a client's for
     /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is the daemons', who
-    /// do not wait so: they must be heard, whatever clients ask.
+    /// do not wait so: they must be heard, whatever clients ask. Only the bound that it would come under counts ([`Self::bound_of`]).
     pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
-        if self.sessions.get(&conn).is_none_or(|s| s.peer.kind != EntityType::Client)
-            || matches!(m.kind, kind::MON_GET_MAP | kind::AUTH | kind::PING)
-        {
-            return true;
-        }
+        let Some(bound) = self.bound_of(conn, m) else { return true };
         let bytes = bytes_of(m);
-        let in_turn = || crate::snaps::is_of_turns(m, Command::in_message(m).as_ref());
-        self.queue.len() < QUEUE_MAX / 2
-            && !self.q.is_half_full()
-            && (bytes <= READ_MAX || self.waiting_bytes() + bytes <= WAITING_MAX)
-            && (self.snaps.has_room() || !in_turn())
+        let few = match bound {
+            Bound::Reads => self.q.has_room_to_read(),
+            Bound::Forwards => self.q.has_room_to_forward(),
+            Bound::Changes => self.queue.len() < QUEUE_MAX / 2,
+            Bound::Turns => self.queue.len() < QUEUE_MAX / 2 && self.snaps.has_room(),
+        };
+        few && (bytes <= READ_MAX || self.waiting_bytes() + bytes <= WAITING_MAX)
+    }
+
+    /// Among what a client's message would wait; `None` for what does not wait, and all that is no client's. Those who wait for one of
+    /// these are no reason for others to.
+    pub fn bound_of(&self, conn: ConnId, m: &Message) -> Option<Bound> {
+        self.sessions.get(&conn).filter(|s| s.peer.kind == EntityType::Client)?;
+        match m.kind {
+            kind::MON_GET_MAP | kind::AUTH | kind::PING => return None,
+            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {
+                return Some(Bound::Reads);
+            }
+            _ => {}
+        }
+        let command = Command::in_message(m);
+        let command = command.as_ref();
+        if m.kind == kind::COMMAND && command.is_some_and(Command::is_own) {
+            return None;
+        }
+        Some(match () {
+            () if !self.q.leads() => Bound::Forwards,
+            () if only_reads(m, command) => Bound::Reads,
+            () if crate::snaps::is_of_turns(m, command) => Bound::Turns,
+            () => Bound::Changes,
+        })
+    }
+
+    /// How many requests may wait together for this one to be one of them, of `most`. A client's comes here unasked where another monitor
+    /// forwards it: it has the half that clients have.
+    pub(crate) fn share(&self, ask: &Ask, most: usize) -> usize {
+        let daemon = self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client);
+        if ask.via.is_none() || daemon { most } else { most / 2 }
     }
 
     /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to ask again, over another connection.
@@ -719,7 +761,8 @@ impl Mon {
     /// Runs a request now, or when the commit under way is done.
     pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
-            if self.queue.len() < QUEUE_MAX {
+            let most = if let Request::Ask(ask) = &request { self.share(ask, QUEUE_MAX) } else { QUEUE_MAX };
+            if self.queue.len() < most {
                 self.queue.push_back(request);
             } else if let Request::Ask(ask) = request {
                 tracing::warn!(ask.conn, "too many requests wait for a commit");

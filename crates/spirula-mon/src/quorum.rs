@@ -314,9 +314,14 @@ impl Quorum {
         self.open_asks().map(|(a, _)| crate::mon::bytes_of(&a.message)).sum()
     }
 
-    /// Is no room left for clients' requests that wait for a leader or a confirmation?
-    pub fn is_half_full(&self) -> bool {
-        [self.reads.len(), self.parked.len(), self.forwards.len()].iter().any(|n| *n >= WAIT_MAX / 2)
+    /// May another client's request wait for a confirmation?
+    pub fn has_room_to_read(&self) -> bool {
+        self.reads.len() < WAIT_MAX / 2
+    }
+
+    /// The same for a leader, known or not: all of them go to the next one together.
+    pub fn has_room_to_forward(&self) -> bool {
+        self.parked.len() + self.forwards.len() < WAIT_MAX / 2
     }
 
     fn status(&self) -> Status {
@@ -498,7 +503,7 @@ impl Mon {
 
     /// A request that may be answered here once a majority confirms that nothing newer exists.
     pub(crate) fn await_read(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        if self.q.reads.len() >= WAIT_MAX {
+        if self.q.reads.len() >= self.share(&ask, WAIT_MAX) {
             return self.no_room(&ask, out);
         }
         let number = self.q.next_read;

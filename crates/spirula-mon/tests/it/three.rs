@@ -250,6 +250,13 @@ impl Three {
         }
     }
 
+    /// Somebody has a connection of a monitor's.
+    fn open(&mut self, mon: usize, conn: u64, kind: EntityType, id: &str) {
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind, id: id.into(), global_id: 9000 + conn, addrs: addr(0), features };
+        self.event(mon, MonEvent::SessionOpened { conn, peer });
+    }
+
     /// A client's command to a monitor.
     fn command(&mut self, mon: usize, cmd: &str) {
         let global_id = self.mons[mon].as_ref().unwrap().new_global_id().unwrap();
@@ -1127,5 +1134,73 @@ fn the_last_of_two_goes_on_alone_whichever_is_removed() {
                 );
             }
         }
+    }
+}
+
+/// What clients ask for: a change, a request that only reads, and one about the monitor itself.
+fn asks() -> [Message; 3] {
+    let command = |prefix: &str| vec![format!(r#"{{"prefix": "{prefix}"}}"#)];
+    let set = vec![r#"{"prefix": "config-key set", "key": "k", "val": "x"}"#.to_owned()];
+    let set = MMonCommand { version: 0, fsid: FSID, cmd: set, input: bytes::Bytes::new() };
+    let own = MCommand { fsid: FSID, cmd: command("perf dump"), input: bytes::Bytes::new() };
+    let what = MMonSubscribe { what: vec![], hostname: "h".into() };
+    [set.into_message(1), what.into_message(0), own.into_message(2)]
+}
+
+/// Clients that fill one of a monitor's bounds, which a user with few rights may, stop nobody who asks for something else.
+#[test]
+fn a_full_bound_stops_only_what_would_come_under_it() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let other = (leader + 1) % 3;
+    for mon in [leader, other] {
+        c.open(mon, 7, EntityType::Client, "admin");
+    }
+    let [set, read, own] = asks();
+    let room = |c: &Three, mon: usize| [&set, &read, &own].map(|m| c.mons[mon].as_ref().unwrap().has_room_for(7, m));
+    let fill = |c: &mut Three, mon: usize, m: &Message| {
+        let mut turns = 0..8000;
+        while c.mons[mon].as_ref().unwrap().has_room_for(7, m) {
+            turns.next().expect("there is a bound");
+            c.event(mon, MonEvent::Message { conn: 7, message: m.clone() });
+        }
+    };
+    // No majority's word comes.
+    c.cut = true;
+    fill(&mut c, other, &read);
+    assert_eq!((room(&c, other), room(&c, leader)), ([true, false, true], [true; 3]));
+    fill(&mut c, other, &set);
+    fill(&mut c, leader, &set);
+    assert_eq!((room(&c, other), room(&c, leader)), ([false, false, true], [false, true, true]));
+    fill(&mut c, leader, &read);
+    assert_eq!(room(&c, leader), [false, false, true]);
+    assert_eq!(c.closed, []);
+}
+
+/// What other monitors forward for their clients takes half of the leader's room, so that a daemon is heard there.
+#[test]
+fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leader() {
+    for reads in [false, true] {
+        let mut c = Three::new();
+        let leader = c.until_led();
+        (0..30).for_each(|_| c.tick());
+        c.cut = true;
+        let [set, read, _] = asks();
+        let status = vec![r#"{"prefix": "status"}"#.to_owned()];
+        let status = MMonCommand { version: 0, fsid: FSID, cmd: status, input: bytes::Bytes::new() }.into_message(1);
+        for mon in [1, 2].map(|n| (leader + n) % 3) {
+            c.open(mon, 7, EntityType::Client, "admin");
+            for _ in 0..4200 {
+                let message = if reads { status.clone() } else { set.clone() };
+                c.event(mon, MonEvent::Message { conn: 7, message });
+            }
+        }
+        c.open(leader, 8, EntityType::Osd, "0");
+        let boot = Cluster::first_boot_message(0, 6800).into_message(0);
+        for message in if reads { [read.clone(), read] } else { [boot.clone(), boot] } {
+            c.event(leader, MonEvent::Message { conn: 8, message });
+        }
+        assert_eq!(c.closed, [], "reads: {reads}");
     }
 }
