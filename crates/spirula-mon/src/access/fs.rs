@@ -73,7 +73,8 @@ fn part_of(map: &FsMap, caps: &MonCaps) -> Option<FsMap> {
 impl Mon {
     /// The part of the file-system map that who asks over a connection may see; `None` for all of it.
     fn fsmap_seen(&self, conn: ConnId, state: &State) -> Option<FsMap> {
-        let session = self.sessions.get(&conn)?;
+        // Nobody's, who has left meanwhile: he sees none.
+        let Some(session) = self.sessions.get(&conn) else { return state.fsmap.seen_by(|_| false) };
         match &session.access {
             Access::Everything => None,
             Access::Granted { caps, .. } => part_of(&state.fsmap, caps),
@@ -86,6 +87,7 @@ impl Mon {
     /// Whether who asks over a connection may not know of every file system, and then those that he may know of.
     pub(crate) fn only_fs(&self, conn: ConnId) -> (bool, Vec<String>) {
         match self.fsmap_seen(conn, &self.state) {
+            None if !self.sessions.contains_key(&conn) => (true, Vec::new()),
             None => (false, Vec::new()),
             Some(seen) => (true, seen.filesystems.into_iter().map(|f| f.mds_map.fs_name).collect()),
         }

@@ -552,6 +552,7 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
     assert_eq!(told(EntityType::Client, "gone"), (true, vec![]));
     assert_eq!(told(EntityType::Client, "all"), (false, vec![]));
     assert_eq!(told(EntityType::Mgr, "y"), (false, vec![]));
+    assert_eq!(mon.only_fs(4711), (true, vec![]), "nobody");
 }
 
 /// What the manager serves, and what is refused by name, needs of a monitor the rights that it has in its own table.

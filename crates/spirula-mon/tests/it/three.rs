@@ -1204,3 +1204,30 @@ fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leade
         assert_eq!(c.closed, [], "reads: {reads}");
     }
 }
+
+/// Who leaves before a majority's word comes has nothing done: else whoever comes and goes had the manager work without end.
+#[test]
+fn the_manager_is_not_asked_for_who_has_left() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    c.open(leader, 9, EntityType::Mgr, "x");
+    let command = r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
+    let beacon = MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9009, "x") };
+    c.event(leader, MonEvent::Message { conn: 9, message: beacon.into_message(0) });
+    let runs = |c: &Three| c.sent.iter().filter(|(_, conn, m)| *conn == 9 && m.kind == MgrRun::KIND).count();
+    for leaves in [true, false] {
+        c.sent.clear();
+        c.cut = true;
+        for _ in 0..3 {
+            c.command(leader, r#"{"prefix": "pg stat"}"#);
+            if leaves {
+                c.event(leader, MonEvent::SessionClosed { conn: 7 });
+            }
+        }
+        assert_eq!(runs(&c), 0);
+        c.cut = false;
+        (0..5).for_each(|_| c.tick());
+        assert_eq!(runs(&c), if leaves { 0 } else { 3 });
+    }
+}
