@@ -670,6 +670,11 @@ impl Mon {
 
     /// Runs a request about a snapshot or a fence when it is its turn.
     pub(crate) fn submit_in_turn(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        let client = self.sessions.get(&ask.conn).is_none_or(|s| s.peer.kind == EntityType::Client);
+        if ask.via.is_none() && !client && self.snaps.is_full() {
+            tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
+            return self.no_room(&ask, out);
+        }
         if let Some(ask) = self.snaps.keep(ask, self.steady) {
             self.submit(Request::Ask(ask), out);
         }

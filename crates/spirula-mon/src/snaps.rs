@@ -37,7 +37,7 @@ const TURN: u64 = 50_000_000;
 const TURNS: u64 = 60;
 const TURN_AGAIN: u64 = 1_000_000_000;
 /// So many requests wait for their turn; clients' further ones wait at their connections ([`Mon::has_room_for`]), where each has a bound
-/// of its own, and those of other monitors' clients there.
+/// of its own, and those of other monitors' clients there. Daemons, which need few, have as much again.
 const WAITING_MAX: usize = 4096;
 /// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
 /// another, while PGs could not work them off. Each client has the map with all of them.
@@ -138,6 +138,11 @@ impl SnapTurns {
     /// May another client's request wait?
     pub fn has_room(&self) -> bool {
         self.waiting.len() < WAITING_MAX
+    }
+
+    /// Is there no room even for daemons, who are not asked to wait?
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= 2 * WAITING_MAX
     }
 
     fn is_due(&self, now: UTime) -> bool {

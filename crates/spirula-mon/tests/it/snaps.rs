@@ -338,3 +338,18 @@ fn a_flood_of_requests_waits_and_is_answered() {
     assert!(c.mon.state().osdmap.epoch <= epoch + 3, "{epoch}, then {}", c.mon.state().osdmap.epoch);
     assert!(c.mon.has_room_for(modest, &message(2)));
 }
+
+/// A daemon's requests wait unasked, and are bounded all the same: whoever has its key may ask for any number.
+#[test]
+fn what_a_daemon_asks_for_snapshots_has_an_end() {
+    let mut c = Cluster::up(3);
+    let [mds, client] = [EntityType::Mds, EntityType::Client].map(|kind| c.open(kind, "a"));
+    assert_eq!(op(&mut c, client, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
+    let ask = |c: &mut Cluster, tid: u64| {
+        let m = MRemoveSnaps { version: 0, snaps: [(1, vec![2])].into() };
+        let out = c.held(MonEvent::Message { conn: mds, message: m.into_message(tid) });
+        out.iter().any(|e| matches!(e, MonEffect::Close(conn) if *conn == mds))
+    };
+    let taken = (1..10_000).find(|tid| ask(&mut c, *tid)).expect("there is a bound");
+    assert!(taken > 8000, "{taken}");
+}
