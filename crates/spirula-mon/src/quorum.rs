@@ -1070,24 +1070,28 @@ impl Mon {
         let leader = s.leader.and_then(|l| self.state.members.get(&l)).map(|m| m.name.clone()).unwrap_or_default();
         if self.q.leads() {
             let name = |id: &MemberId| Some(self.state.members.get(id)?.name.clone());
+            let heard = |id: &MemberId| node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS);
+            // One that was stopped since contradicts nobody.
             let refuses = |id: &MemberId| {
+                if !heard(id) {
+                    return None;
+                }
                 let why = self.q.contradiction(*id).or_else(|| self.q.told_contradictions.get(id))?;
                 Some((name(id)?, why.clone()))
             };
             let others = self.state.members.keys().filter(|id| **id != self.q.identity.member);
             let contradicting: BTreeMap<String, String> = others.filter_map(refuses).collect();
             // Who is heard and takes nothing of what is agreed on is no part of it.
-            let here = |id: &MemberId| {
-                *id == self.q.identity.member
-                    || node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS) && refuses(id).is_none()
-            };
+            let here = |id: &MemberId| *id == self.q.identity.member || heard(id) && refuses(id).is_none();
             let names: Vec<String> = node.members().voters.iter().filter(|id| here(id)).filter_map(name).collect();
             self.quorum.contradicting = contradicting;
             self.set_quorum_names(names);
         } else if s.leader.is_none() {
+            self.quorum.contradicting.clear();
             self.set_quorum_names(Vec::new());
         } else if self.quorum.leader != leader {
             // Until the leader says who else.
+            self.quorum.contradicting.clear();
             self.set_quorum_names(vec![leader.clone(), self.name.clone()]);
         }
         self.quorum.leader = leader;

@@ -92,7 +92,10 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
             ]
         });
         let count = view.quorum.contradicting.len();
-        let summary = format!("{count} monitors take no part: their stores contradict what the others have agreed on");
+        let summary = match count {
+            1 => "1 monitor takes no part: its store contradicts what the others have agreed on".to_owned(),
+            _ => format!("{count} monitors take no part: their stores contradict what the others have agreed on"),
+        };
         add(out, "MON_CONTRADICTS", Severity::Error, summary, count as u64, detail.collect());
     }
     let told = view.quorum.forgotten_elsewhere.values().chain([&view.quorum.forgotten]).flatten();

@@ -353,6 +353,21 @@ fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
     c.command(now, r#"{"prefix": "config-key set", "key": "y", "val": "x"}"#);
     (0..10).for_each(|_| c.tick());
     assert!(c.sent.iter().any(|(mon, _, m)| *mon == now && m.kind == MMonCommandAck::KIND));
+    assert!(health(&c, now).contains("1 monitor takes no part"));
+    // Who hears no leader says nothing of it, nor does anybody once it is stopped.
+    let third = (0..3).find(|i| ![odd, now].contains(i)).unwrap();
+    c.apart = Some(third);
+    (0..100).for_each(|_| c.tick());
+    assert!(c.mons[third].as_ref().unwrap().view().quorum.contradicting.is_empty());
+    c.apart = None;
+    (0..100).for_each(|_| c.tick());
+    assert!(health(&c, third).contains("MON_CONTRADICTS"));
+    c.mons[odd] = None;
+    (0..40).for_each(|_| c.tick());
+    for mon in [now, third] {
+        let text = health(&c, mon);
+        assert!(!text.contains("MON_CONTRADICTS") && text.contains("1/3 mons down"), "{text}");
+    }
 }
 
 /// All of them run on older copies; each OSD tells one of them alone.
