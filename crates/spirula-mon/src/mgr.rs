@@ -45,9 +45,10 @@ impl MgrTracker {
     }
 
     pub(crate) fn session_closed(&mut self, conn: ConnId, peer: &Peer, now: UTime) {
+        // Another one with its key may come and go (`ceph -n mgr.x -w`): that says nothing of the manager.
+        let own = self.conns.values().any(|c| *c == conn);
         self.conns.retain(|_, c| *c != conn);
-        // As many as the map has names; others never sent a beacon.
-        if peer.kind == spirula_types::EntityType::Mgr && self.gone.len() < GONE_MAX {
+        if own && self.gone.len() < GONE_MAX {
             tracing::debug!(mgr = peer.id, "a manager's connection went away");
             self.gone.insert(peer.id.clone(), now);
         }

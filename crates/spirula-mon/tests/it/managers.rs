@@ -148,6 +148,21 @@ fn commands_go_to_the_connection_over_which_the_manager_says_that_it_runs() {
     assert_eq!((runs(&sent, mgr).len(), runs(&sent, anew).len()), (0, 1));
 }
 
+/// Nor is the manager gone when such a connection closes.
+#[test]
+fn a_manager_is_replaced_early_only_where_its_own_connection_closed() {
+    for own in [false, true] {
+        let mut c = Cluster::up(1);
+        let (x, y) = (c.open(EntityType::Mgr, "x"), c.open(EntityType::Mgr, "y"));
+        c.ask(x, able(4200, "x"));
+        c.ask(y, able(4201, "y"));
+        let watcher = c.open(EntityType::Mgr, "x");
+        c.event(MonEvent::SessionClosed { conn: if own { x } else { watcher } });
+        c.tick(3);
+        assert_eq!(c.mon.state().mgrmap.active_name, if own { "y" } else { "x" });
+    }
+}
+
 /// Whoever takes over is asked what the manager before it was, and who finds none is told so in the end.
 #[test]
 fn a_command_waits_for_a_manager_and_not_for_ever() {
