@@ -8,7 +8,8 @@
 //!   its connection is held. What waits is what had been read from it, at most one receive buffer and what was in the mailbox. A
 //!   client that owes nothing may always ask, so one that reads is never closed for what it asks, however long the answers are. The
 //!   connection answers meanwhile for what it does not read, so that a client does not take its daemon for dead.
-//! * Whose turn it is among those who wait goes round, one message each.
+//! * Whose turn it is among those who wait goes round, one message each. Who waits for room in one of the daemon's bounds ([`Room`]) is
+//!   not overtaken by who comes later and wants the same.
 //! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and as much waits as may, and in any
 //!   case while the share is used up.
 //! * Where twice the share is held, those lose theirs at once who have most unread, and with it what waits for them.
@@ -42,6 +43,17 @@ const STUCK: Duration = Duration::from_secs(5);
 /// The least and the most of a share, bytes.
 const SHARES: (usize, usize) = (8 << 20, limits::ANSWERS_UNREAD);
 
+/// Whether a daemon has room for what a client says. A bound is known here by its number alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It takes any number of these.
+    Always,
+    /// It has, in this of its bounds.
+    In(u8),
+    /// It has none in this one.
+    Full(u8),
+}
+
 struct One {
     link: Link,
     client: bool,
@@ -53,6 +65,8 @@ struct One {
     kept: VecDeque<Message>,
     /// It waits for room at its daemon: it is in [`Answers::crowded`].
     crowded: bool,
+    /// Something of it was asked since it was looked at last among those.
+    served: bool,
 }
 
 impl One {
@@ -96,8 +110,8 @@ pub struct Answers {
     changed: BTreeSet<LinkId>,
     /// Who of them was asked last.
     last: LinkId,
-    /// Those for whose next word their daemon had no room.
-    crowded: VecDeque<LinkId>,
+    /// Those for whose next word their daemon had no room, by the bound.
+    crowded: BTreeMap<u8, VecDeque<LinkId>>,
 }
 
 fn size(m: &Message) -> usize {
@@ -116,7 +130,7 @@ impl Answers {
     /// Nobody's, with a share of `hub`'s memory: an eighth of what payloads may take.
     pub fn new(hub: &Hub) -> Self {
         let share = (hub.pool().budget() / 8).clamp(SHARES.0, SHARES.1);
-        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new(), last: 0, crowded: VecDeque::new() }
+        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new(), last: 0, crowded: BTreeMap::new() }
     }
 
     /// What peers together may leave unread, bytes.
@@ -137,7 +151,10 @@ impl Answers {
     pub fn insert(&mut self, link: Link, peer: &Peer) {
         let client = peer.kind == EntityType::Client;
         let (open, open_ops) = (BTreeSet::new(), BTreeSet::new());
-        self.all.insert(link.id(), One { link, client, open, open_ops, kept: VecDeque::new(), crowded: false });
+        self.all.insert(
+            link.id(),
+            One { link, client, open, open_ops, kept: VecDeque::new(), crowded: false, served: false },
+        );
     }
 
     /// A connection has ended; false if it was of no peer, or was closed here.
@@ -155,21 +172,27 @@ impl Answers {
     }
 
     /// A peer said something: it is given back if it is its turn and the daemon has `room` for it, and else waits ([`Answers::due`]).
-    pub fn take(&mut self, id: LinkId, m: Message, room: impl FnOnce(&Message) -> bool) -> Option<Message> {
+    pub fn take(&mut self, id: LinkId, m: Message, room: impl FnOnce(&Message) -> Room) -> Option<Message> {
         let free = self.free();
         let Some(one) = self.all.get_mut(&id).filter(|one| one.client) else { return Some(m) };
         let first = one.kept.is_empty();
         let fits = first && one.may_ask(&m, free);
-        if fits && room(&m) {
-            one.ask(&m);
-            return Some(m);
-        }
+        let full = match fits.then(|| room(&m)) {
+            Some(Room::Full(bound)) => Some(bound),
+            // Others came before it.
+            Some(Room::In(bound)) if self.crowded.contains_key(&bound) => Some(bound),
+            Some(Room::In(_) | Room::Always) => {
+                one.ask(&m);
+                return Some(m);
+            }
+            None => None,
+        };
         one.link.hold();
         one.kept.push_back(m);
-        if fits {
-            self.is_crowded(id);
-        } else if first {
-            self.await_taken(id);
+        match full {
+            Some(bound) => self.is_crowded(id, bound, false),
+            None if first => self.await_taken(id),
+            None => {}
         }
         None
     }
@@ -185,11 +208,13 @@ impl Answers {
         }
     }
 
-    /// The daemon has no room for what a peer says next.
-    fn is_crowded(&mut self, id: LinkId) {
+    /// The daemon has no room in that bound for what a peer says next. It stays where it is among those who wait for that where it was
+    /// looked at in vain, and else is the last.
+    fn is_crowded(&mut self, id: LinkId, bound: u8, in_vain: bool) {
         if let Some(one) = self.all.get_mut(&id).filter(|one| !one.crowded) {
             one.crowded = true;
-            self.crowded.push_back(id);
+            let all = self.crowded.entry(bound).or_default();
+            if in_vain { all.push_front(id) } else { all.push_back(id) }
         }
     }
 
@@ -202,18 +227,20 @@ impl Answers {
 
     /// The daemon may have room again: some of those who waited for that are asked by [`Answers::due`], the first first.
     pub fn look_for_room(&mut self) {
-        for _ in 0..ROOM_LOOKS.min(self.crowded.len()) {
-            let Some(id) = self.crowded.pop_front() else { return };
-            if let Some(one) = self.all.get_mut(&id) {
-                one.crowded = false;
-                self.changed.insert(id);
+        for waiting in self.crowded.values_mut() {
+            for id in waiting.drain(..ROOM_LOOKS.min(waiting.len())) {
+                if let Some(one) = self.all.get_mut(&id) {
+                    (one.crowded, one.served) = (false, false);
+                    self.changed.insert(id);
+                }
             }
         }
+        self.crowded.retain(|_, waiting| !waiting.is_empty());
     }
 
     /// Something that had to wait and whose turn it is now, and for which the daemon has `room`. The owner asks until there is nothing
     /// more, whenever it has handled what came.
-    pub fn due(&mut self, room: impl Fn(LinkId, &Message) -> bool) -> Option<(LinkId, Message)> {
+    pub fn due(&mut self, room: impl Fn(LinkId, &Message) -> Room) -> Option<(LinkId, Message)> {
         loop {
             let after = self.changed.range(self.last.saturating_add(1)..).next();
             let id = *after.or_else(|| self.changed.first())?;
@@ -227,12 +254,14 @@ impl Answers {
                 self.await_taken(id);
                 continue;
             }
-            if one.kept.front().is_some_and(|m| !room(id, m)) {
+            if let Some(Room::Full(bound)) = one.kept.front().map(|m| room(id, m)) {
+                let in_vain = !one.served;
                 self.changed.remove(&id);
-                self.is_crowded(id);
+                self.is_crowded(id, bound, in_vain);
                 continue;
             }
             self.last = id;
+            one.served = true;
             let m = one.kept.pop_front();
             if one.kept.is_empty() {
                 self.changed.remove(&id);

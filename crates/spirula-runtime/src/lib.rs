@@ -35,7 +35,7 @@ mod network;
 mod reactor;
 mod tcp;
 
-pub use answers::Answers;
+pub use answers::{Answers, Room};
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Ended, Link, LinkId, NetEvent, NetSink, Peer};

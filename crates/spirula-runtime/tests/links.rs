@@ -15,7 +15,9 @@ use spirula_messenger::auth::{
 use spirula_runtime::auth::{
     Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step, Trusting, Verdict,
 };
-use spirula_runtime::{Answers, Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Service, clock};
+use spirula_runtime::{
+    Answers, Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Room, Service, clock,
+};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
@@ -620,7 +622,7 @@ impl Answering {
                     self.links.push(link);
                 }
                 Ok(NetEvent::Message(id, m)) => {
-                    if let Some(m) = self.answers.take(id, m, |_| true) {
+                    if let Some(m) = self.answers.take(id, m, |_| Room::Always) {
                         self.say(id, m.tid);
                     }
                 }
@@ -630,7 +632,7 @@ impl Answering {
                 // A daemon looks now and then; without it, all that was ever said counts as held.
                 Err(_) => self.answers.look(),
             }
-            while let Some((id, m)) = self.answers.due(|_, _| true) {
+            while let Some((id, m)) = self.answers.due(|_, _| Room::Always) {
                 self.say(id, m.tid);
             }
         }
@@ -725,6 +727,7 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
         }
     }
     // What the daemon works on; it has room for four hundred.
+    let room = |n: usize| if n < 400 { Room::In(0) } else { Room::Full(0) };
     let mut open: Vec<(u64, u64)> = Vec::new();
     let mut asked = vec![0; clients.len()];
     let end = std::time::Instant::now() + PATIENCE;
@@ -735,14 +738,14 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
         while let Ok(e) = inbox.rx.recv_timeout(Duration::from_millis(2)) {
             match e {
                 NetEvent::Message(id, m) => {
-                    come.extend(answers.take(id, m, |_| open.len() + come.len() < 400).map(|m| (id, m)))
+                    come.extend(answers.take(id, m, |_| room(open.len() + come.len())).map(|m| (id, m)))
                 }
                 NetEvent::Taken(id) => answers.taken(id),
                 e => panic!("{e:?}"),
             }
         }
         answers.look_for_room();
-        while let Some(one) = answers.due(|_, _| open.len() + come.len() < 400) {
+        while let Some(one) = answers.due(|_, _| room(open.len() + come.len())) {
             come.push(one);
         }
         for (id, m) in come {
@@ -760,4 +763,53 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
     }
     assert_eq!(most_of_one, 256);
     assert!(clients.iter().all(|(_, link)| !link.is_closed()));
+}
+
+/// Those who wait for room are asked in the order in which they came, however many they are and however often they were looked at in vain;
+/// who comes later does not pass them by, unless he wants something else.
+#[test]
+fn who_waits_for_room_is_not_overtaken() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Memory, "secure");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &server, &rt);
+    let mut answers = Answers::new(&hub);
+    let mut links = Vec::new();
+    let ids: Vec<_> = (0..90)
+        .map(|n| {
+            let me = Peer::new(EntityType::Client, &n.to_string());
+            let login = NoneLogin::of(&me);
+            links.push(hub.connect(&me, &login, &client.sink, &listener.addrs, EntityType::Mgr, &rt.next()));
+            let (link, peer) = server.opened();
+            let id = link.id();
+            answers.insert(link, &peer);
+            id
+        })
+        .collect();
+    let ask = |tid| Message { kind: kind::POOL_OP, tid, ..Message::default() };
+    let (late, waiting) = ids.split_last().unwrap();
+    for id in waiting {
+        assert!(answers.take(*id, ask(1), |_| Room::Full(3)).is_none());
+    }
+    for _ in 0..5 {
+        answers.look_for_room();
+        assert!(answers.due(|_, _| Room::Full(3)).is_none());
+    }
+    assert!(
+        answers.take(*late, ask(1), |_| Room::In(4)).is_some()
+            && answers.take(*late, ask(2), |_| Room::Always).is_some()
+    );
+    assert!(answers.take(*late, ask(3), |_| Room::In(3)).is_none(), "he waits behind the others");
+    let mut asked = Vec::new();
+    for _ in 0..2 {
+        answers.look_for_room();
+        while let Some((id, _)) = answers.due(|_, _| Room::In(3)) {
+            asked.push(id);
+        }
+        if asked.len() < ids.len() {
+            assert!(asked.len() >= 32 && asked.iter().all(|id| waiting[..asked.len()].contains(id)), "the first first");
+        }
+    }
+    assert_eq!((asked.len(), asked.last()), (ids.len(), Some(late)));
+    assert!(answers.take(*late, ask(4), |_| Room::In(3)).is_some());
 }

@@ -12,7 +12,8 @@ use spirula_runtime::auth::Grants;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::limits::REQUEST_BYTES;
 use spirula_runtime::{
-    Answers, Daemon, Hub, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Service, clock, mailbox,
+    Answers, Daemon, Hub, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Room, Service, clock,
+    mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid, errno};
@@ -206,7 +207,7 @@ impl Daemon for MgrDaemon {
                     let news = self.mon.message(message);
                     return self.mon_news(news);
                 }
-                if let Some(message) = self.answers.take(conn, message, |_| true) {
+                if let Some(message) = self.answers.take(conn, message, |_| Room::Always) {
                     self.feed(MgrEvent::Message { conn, message });
                 }
             }
@@ -253,7 +254,7 @@ impl Daemon for MgrDaemon {
     }
 
     fn end_of_batch(&mut self) {
-        while let Some((conn, message)) = self.answers.due(|_, _| true) {
+        while let Some((conn, message)) = self.answers.due(|_, _| Room::Always) {
             self.feed(MgrEvent::Message { conn, message });
         }
     }

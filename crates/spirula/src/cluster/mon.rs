@@ -5,6 +5,7 @@ use crate::dir::{Manifest, write_durably};
 use crate::keys::MonAuth;
 use anyhow::{Context, anyhow, bail};
 use spirula_auth::db::AuthDb;
+use spirula_messages::Message;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
 use spirula_mon::{
@@ -14,7 +15,7 @@ use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
 use spirula_runtime::{
-    Answers, Daemon, Hub, Link, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox,
+    Answers, Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Room, Service, clock, entropy, mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -424,13 +425,22 @@ fn disk_thread(
     Ok(tx)
 }
 
+/// Whether the monitor has room for what a client says.
+fn room(mon: &Mon, conn: LinkId, m: &Message) -> Room {
+    match mon.bound_of(conn, m) {
+        None => Room::Always,
+        Some(bound) if mon.has_room_for(conn, m) => Room::In(bound as u8),
+        Some(bound) => Room::Full(bound as u8),
+    }
+}
+
 impl Daemon for MonDaemon {
     type Event = MonMail;
 
     fn handle(&mut self, event: MonMail) {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => {
-                if let Some(message) = self.answers.take(conn, message, |m| self.mon.has_room_for(conn, m)) {
+                if let Some(message) = self.answers.take(conn, message, |m| room(&self.mon, conn, m)) {
                     self.feed(MonEvent::Message { conn, message });
                 }
             }
@@ -489,7 +499,7 @@ impl Daemon for MonDaemon {
         loop {
             if self.mon.has_more() {
                 self.feed(MonEvent::More);
-            } else if let Some((conn, message)) = self.answers.due(|conn, m| self.mon.has_room_for(conn, m)) {
+            } else if let Some((conn, message)) = self.answers.due(|conn, m| room(&self.mon, conn, m)) {
                 self.feed(MonEvent::Message { conn, message });
             } else {
                 break;
