@@ -34,7 +34,7 @@ use spirula_messages::cluster::control::{
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_settings::managers;
-use spirula_types::{EntityType, errno};
+use spirula_types::{EntityType, Uuid, errno};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -393,6 +393,10 @@ pub fn too_large(m: &Message) -> Option<Message> {
     match m.kind {
         kind::MON_COMMAND => Some(MMonCommandAck { version: 0, result, status, cmd, output }.into_message(m.tid)),
         kind::COMMAND => Some(MCommandReply { result, status, output }.into_message(m.tid)),
+        kind::POOL_OP => {
+            let reply = MPoolOpReply { version: 0, fsid: Uuid::default(), result, epoch: 0, data: None };
+            Some(reply.into_message(m.tid))
+        }
         _ => None,
     }
 }

@@ -339,6 +339,17 @@ fn a_flood_of_requests_waits_and_is_answered() {
     assert!(c.mon.has_room_for(modest, &message(2)));
 }
 
+/// A client counts what is not answered, and would wait for ever.
+#[test]
+fn an_operation_on_a_pool_that_is_too_large_is_answered() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let m = request(CREATE_SNAP, 1, &"x".repeat(5 << 20), 0).into_message(77);
+    let sent = c.send(conn, m);
+    let [(to, m)] = &sent[..] else { panic!("{} answers", sent.len()) };
+    assert_eq!((*to, m.tid, MPoolOpReply::from_message(m).unwrap().result), (conn, 77, -7));
+}
+
 /// A daemon's requests wait unasked, and are bounded all the same: whoever has its key may ask for any number.
 #[test]
 fn what_a_daemon_asks_for_snapshots_has_an_end() {
