@@ -6,7 +6,7 @@ use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::foreign::{Counters, ServiceReport};
 use crate::health::{self, SlowOps};
 use crate::images::Images;
-use crate::passed::{Asker, Passed, Ran};
+use crate::passed::{Asker, Passed, Ran, Request};
 use crate::pgmap::PgMap;
 use crate::services::Services;
 use bytes::Bytes;
@@ -426,9 +426,10 @@ impl Mgr {
 
     /// A monitor's client asked for one of the manager's commands, and may have it.
     fn on_run(&mut self, now: Now, ask: MgrRun, out: &mut Vec<MgrEffect>) {
-        // The leader asks again where no answer comes for some seconds, be it that this manager is slow, or that the answer was lost.
-        if let Some(ran) = self.ran.find(ask.boot, ask.id) {
-            out.push(MgrEffect::SendMon(ran.clone().into_message(0)));
+        // The leader asks again where no answer comes for some seconds, be it that this manager is slow, or that the answer was lost; and
+        // so does the client, over another connection.
+        if let Some(ran) = self.ran.find(&ask) {
+            out.push(MgrEffect::SendMon(ran.into_message(0)));
             return;
         }
         // A monitor passes on no command of its own: it would come back.
@@ -444,10 +445,11 @@ impl Mgr {
         } else {
             r
         };
+        let request = Request::of(&ask);
         let MgrRun { boot, id, cmd, .. } = ask;
         let ran = MgrRan { boot, id, result: r.ret, status: r.rs, output: r.data.into() };
         if commands::is_order(&cmd) {
-            self.ran.keep(&ran);
+            self.ran.keep(request, &ran);
         }
         out.push(MgrEffect::SendMon(ran.into_message(0)));
     }

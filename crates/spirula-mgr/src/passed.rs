@@ -9,7 +9,7 @@
 use crate::commands;
 use crate::event::{ConnId, MgrEffect, Now, Peer};
 use spirula_messages::ceph::{MCommandReply, MMgrCommandReply, kind};
-use spirula_messages::cluster::control::{MgrRan, MonRan, MonRun};
+use spirula_messages::cluster::control::{MgrRan, MgrRun, MonRan, MonRun};
 use spirula_messages::cluster::quorum::CarriedPeer;
 use spirula_messages::{Body, Message};
 use spirula_types::errno;
@@ -31,27 +31,47 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RAN_KEPT: usize = 1024;
 const RAN_BYTES: usize = 1 << 20;
 
+/// What makes two requests of monitors the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A client's: its global id and transaction. It asks again over its next connection, which may be another monitor's.
+    Clients(u64, u64),
+    /// Where these are not told: the run of the leader's, and its number there.
+    Leaders(u64, u64),
+}
+
+impl Request {
+    pub fn of(ask: &MgrRun) -> Self {
+        match ask.request.0 {
+            (0, _) | (_, 0) => Self::Leaders(ask.boot, ask.id),
+            (global_id, tid) => Self::Clients(global_id, tid),
+        }
+    }
+}
+
 /// Answers to commands of monitors' clients that had something done: it is not done again when a monitor asks again. Those that only tell
 /// are made anew.
 #[derive(Debug, Default)]
 pub(crate) struct Ran {
-    answers: VecDeque<MgrRan>,
+    answers: VecDeque<(Request, MgrRan)>,
     bytes: usize,
 }
 
 impl Ran {
-    /// The answer to a request of that run of the leader's.
-    pub fn find(&self, boot: u64, id: u64) -> Option<&MgrRan> {
-        self.answers.iter().rev().find(|r| (r.boot, r.id) == (boot, id))
+    /// The answer to a request, if it was remembered.
+    pub fn find(&self, ask: &MgrRun) -> Option<MgrRan> {
+        let request = Request::of(ask);
+        let (_, ran) = self.answers.iter().rev().find(|(r, _)| *r == request)?;
+        Some(MgrRan { boot: ask.boot, id: ask.id, ..ran.clone() })
     }
 
     /// Remembers an answer; the oldest go.
-    pub fn keep(&mut self, ran: &MgrRan) {
+    pub fn keep(&mut self, request: Request, ran: &MgrRan) {
         let size = |r: &MgrRan| r.status.len() + r.output.len();
         self.bytes += size(ran);
-        self.answers.push_back(ran.clone());
+        self.answers.push_back((request, ran.clone()));
         while self.answers.len() > RAN_KEPT || self.bytes > RAN_BYTES {
-            let Some(oldest) = self.answers.pop_front() else { return };
+            let Some((_, oldest)) = self.answers.pop_front() else { return };
             self.bytes -= size(&oldest);
         }
     }

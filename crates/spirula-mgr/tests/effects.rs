@@ -8,7 +8,7 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{Crush, OsdMap, OsdStatReport, PgPool, PgStat, PgState};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MOsdMap};
-use spirula_messages::cluster::control::{MgrRan, MgrRun, MonRun, OsdForce, OsdReport, OsdScrub};
+use spirula_messages::cluster::control::{MgrRan, MgrRun, MonRun, OsdForce, OsdReport, OsdScrub, Since};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use spirula_settings::{absent, managers};
 use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
@@ -352,9 +352,9 @@ fn a_word_of_a_list_that_is_no_text_is_refused_by_name() {
 fn what_a_monitor_asks_for_again_is_done_once() {
     let mut mgr = cluster();
     give(&mut mgr, MgrEvent::MonOpened);
-    let mut run = |boot: u64, id: u64| {
+    let mut run_of = |request: (u64, u64), boot: u64, id: u64| {
         let cmd = vec![r#"{"prefix": "osd scrub", "who": "0"}"#.to_owned()];
-        let ask = MgrRun { boot, id, cmd, only_fs: Default::default() };
+        let ask = MgrRun { boot, id, cmd, only_fs: Default::default(), request: Since(request) };
         let effects = give(&mut mgr, MgrEvent::Mon(ask.into_message(0)));
         let ordered = effects.iter().filter(|e| matches!(e, MgrEffect::Send(_, m) if m.kind == OsdScrub::KIND)).count();
         let ran = effects.iter().find_map(|e| match e {
@@ -363,9 +363,15 @@ fn what_a_monitor_asks_for_again_is_done_once() {
         });
         (ordered, ran.unwrap())
     };
+    let mut run = |boot, id| run_of((0, 0), boot, id);
     let first = run(3, 5);
     assert_eq!((first.0, first.1.result, first.1.id), (1, 0, 5));
     assert_eq!(run(3, 5), (0, first.1));
     assert_eq!(run(3, 6).0, 1);
     assert_eq!(run(4, 5).0, 1, "of another leader");
+    // Where it is told who asked, and his number for it: also by way of another monitor, or of another leader.
+    assert_eq!(run_of((4711, 9), 4, 6).0, 1);
+    let (ordered, again) = run_of((4711, 9), 5, 1);
+    assert_eq!((ordered, again.boot, again.id, again.result), (0, 5, 1, 0));
+    assert_eq!((run_of((4711, 10), 5, 2).0, run_of((4712, 9), 5, 3).0), (1, 1));
 }

@@ -631,7 +631,7 @@ fn a_monitors_client_is_shown_the_file_systems_that_he_may_know_of() {
     give(&mut mgr, 0, MgrEvent::Mon(known.into_message(0)));
     let mut status = |only_fs: (bool, Vec<String>), more: &str| {
         let cmd = vec![format!(r#"{{"prefix": "fs status"{more}}}"#)];
-        let run = MgrRun { boot: 3, id: 5, cmd, only_fs: Since(only_fs) };
+        let run = MgrRun { boot: 3, id: 5, cmd, only_fs: Since(only_fs), request: Since::default() };
         let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, MgrEvent::Mon(run.into_message(0)))).remove(0);
         (ran.result, String::from_utf8(ran.output.to_vec()).unwrap())
     };
@@ -650,7 +650,7 @@ fn a_monitor_has_commands_run() {
     give(&mut mgr, 0, MgrEvent::MonOpened);
     let run = |id, prefix: &str| {
         let cmd = vec![format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#)];
-        MgrEvent::Mon(MgrRun { boot: 3, id, cmd, only_fs: Since::default() }.into_message(0))
+        MgrEvent::Mon(MgrRun { boot: 3, id, cmd, only_fs: Since::default(), request: Since::default() }.into_message(0))
     };
     let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, run(5, "pg dump"))).remove(0);
     assert_eq!((ran.boot, ran.id, ran.result), (3, 5, 0));

@@ -7,7 +7,7 @@
 //! What waits has a bound in number and bytes, above which the answer is EAGAIN, as with Ceph; a few at a time are with the manager, so
 //! that what it answers has one, too. Among clients those go first of whom least is with the manager, then who has waited longest. A
 //! manager that goes away, or does not answer for some seconds, is asked again when it is their turn again, or the one that takes its
-//! place is; it knows by their numbers what it has done already. What a client asked for that has left still is the manager's work, and
+//! place is; it knows by who asked, and his number for it, what it has done already. What a client asked for that has left still is the manager's work, and
 //! counts as such. Who got no answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
 
 use crate::commands;
@@ -157,11 +157,13 @@ impl Mon {
             let Some(w) = self.proxy.waiting.get_mut(&id) else { return };
             w.sent = Some((conn, now));
             let Some(ask) = &w.ask else { continue };
-            let asker = ask.conn;
+            let (asker, tid) = (ask.conn, ask.message.tid);
+            let global_id = self.sessions.get(&asker).map_or(0, |s| s.peer.global_id);
             let cmd = MMonCommand::from_message(&ask.message).map(|c| c.cmd).unwrap_or_default();
             // As it is now: he may have been given or lost one while this waited.
             let only_fs = Since(self.only_fs(asker));
-            out.push(MonEffect::Send(conn, MgrRun { boot, id, cmd, only_fs }.into_message(0)));
+            let run = MgrRun { boot, id, cmd, only_fs, request: Since((global_id, tid)) };
+            out.push(MonEffect::Send(conn, run.into_message(0)));
         }
     }
 

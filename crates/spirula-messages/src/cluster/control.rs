@@ -520,6 +520,9 @@ control! {
         cmd: Vec<String>,
         /// Whether who asked may not know of every file system, and then those that he may know of. Others are not there for him.
         only_fs: Since<(bool, Vec<String>)>,
+        /// The asker's global id, and the transaction of his request: by these it is the same one, though he asks another monitor, or
+        /// another leads. 0 where there is none.
+        request: Since<(u64, u64)>,
     }
 }
 

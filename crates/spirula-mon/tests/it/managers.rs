@@ -111,7 +111,8 @@ fn a_command_of_the_managers_is_run_by_it_and_answered_by_the_monitor() {
     let cmd = json!({"prefix": "pg stat", "format": "json"});
     let sent = c.send(client, asked(3, &cmd));
     let [run] = &runs(&sent, mgr)[..] else { panic!("{sent:?}") };
-    assert_eq!(run.cmd, [cmd.to_string()]);
+    assert_eq!((&run.cmd[..], run.request.0.1), (&[cmd.to_string()][..], 3));
+    assert_ne!(run.request.0.0, 0, "he is known by his global id");
     assert!(acks(&sent, client).is_empty());
     // Nobody else answers for it, nor a run before.
     let other = c.open(EntityType::Mgr, "y");
