@@ -93,12 +93,15 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     });
     // Also what failed is cleaned up; what failed first is what is said. Without its image the run has left nothing.
     let removed = remove(way, &g.name, &image).and_then(|()| note.clean(&session, &[]));
-    let cleared = removed.and_then(|()| clear(&session, way, &g, &hostname(), false));
+    // What other runs left is not this one's fault.
+    if let Err(e) = clear(&session, way, &g, &hostname(), false) {
+        shown.say(&left_over(&g.name, &e));
+    }
     let gone = remove_pool(&session, &g);
     if let Ok(Some(word)) = &gone {
         shown.say(word);
     }
-    outcome.and(cleared).and(gone.map(drop))
+    outcome.and(removed).and(gone.map(drop))
 }
 
 /// Its output, if it succeeds.
@@ -124,13 +127,23 @@ fn remove(way: &Way, pool: &str, image: &str) -> Result<()> {
     Ok(())
 }
 
+/// What is said where images of other runs could not be removed.
+pub fn left_over(pool: &str, why: &anyhow::Error) -> String {
+    format!("block images of runs that have ended may be left in {pool}: {why:#}")
+}
+
+/// The names in a list of the trash, of which each line is an id and a name.
+fn in_trash(listed: &str) -> impl Iterator<Item = &str> {
+    listed.lines().filter_map(|l| Some(l.trim().split_once(char::is_whitespace)?.1.trim()))
+}
+
 /// Those images that a dead run of this host left, by their names; `alone` are the prefixes of runs that are to be left alone.
-fn dead<'a>(images: &'a str, host: &str, alone: &[String]) -> Vec<&'a str> {
+fn dead<'a>(images: impl Iterator<Item = &'a str>, host: &str, alone: &[String]) -> Vec<&'a str> {
     let of_host = format!("spirula-bench.{host}.");
     let is_dead = |image: &&str| {
         image.starts_with(&of_host) && image.ends_with(IMAGE) && alone.iter().all(|prefix| image_of(prefix) != **image)
     };
-    images.lines().map(str::trim).filter(is_dead).collect()
+    images.filter(is_dead).collect()
 }
 
 /// The images of dead runs of this host go, and in a pool of a run, where nobody has another image, what librbd keeps of them: the pool
@@ -143,12 +156,16 @@ pub fn clear(session: &Session, way: &Way, g: &Geometry, host: &str, gone: bool)
         return Ok(());
     }
     // A run has its note before it has an image, and after: whose note is not found now has ended since, or long ago.
-    let images = must(way, &g.name, &["ls"])?;
+    // One whose removal was interrupted is in the trash; the tool goes on with it when it is to remove an image of that name.
+    let trash = || must(way, &g.name, &["trash", "ls", "--all"]);
+    let (images, removing) = (must(way, &g.name, &["ls"])?, trash()?);
     let alone = left_alone(session, g.pool, host, gone)?;
-    let dead = dead(&images, host, &alone);
-    dead.iter().try_for_each(|image| remove(way, &g.name, image))?;
+    let dead = dead(images.lines().map(str::trim).chain(in_trash(&removing)), host, &alone);
+    // One that cannot be removed, as a fio may have it open still, keeps none of the others.
+    let failed: Vec<_> = dead.iter().filter_map(|image| remove(way, &g.name, image).err()).collect();
+    failed.into_iter().next().map_or(Ok(()), Err)?;
     let others = images.lines().map(str::trim).any(|l| !l.is_empty() && !dead.contains(&l));
-    if !g.made || others || !alone.is_empty() || !must(way, &g.name, &["trash", "ls", "--all"])?.trim().is_empty() {
+    if !g.made || others || !alone.is_empty() || !trash()?.trim().is_empty() {
         return Ok(());
     }
     [DIRECTORY, "rbd_info", "rbd_trash"].iter().try_for_each(|object| crate::litter::delete(session, g.pool, object))
@@ -251,9 +268,18 @@ mod tests {
         let images = "spirula-bench.a.7.00ff.block\nspirula-bench.a.8.00fe.block\nspirula-bench.b.7.00ff.block\nblock\nmine\n\
                       spirula-bench.a.7.00ff.copy\n";
         let alone = ["spirula-bench.a.8.00fe.".to_owned()];
-        assert_eq!(dead(images, "a", &alone), ["spirula-bench.a.7.00ff.block"]);
-        assert_eq!(dead(images, "a", &[]).len(), 2);
-        assert!(dead(images, "c", &[]).is_empty());
+        let dead = |host, alone: &[String]| dead(images.lines(), host, alone);
+        assert_eq!(dead("a", &alone), ["spirula-bench.a.7.00ff.block"]);
+        assert_eq!(dead("a", &[]).len(), 2);
+        assert!(dead("c", &[]).is_empty());
+    }
+
+    /// As `rbd trash ls --all` lists them: an image whose removal was interrupted is nowhere else.
+    #[test]
+    fn an_image_whose_removal_was_interrupted_is_found_in_the_trash() {
+        let listed = "10d8b7a1c0de spirula-bench.a.7.00ff.block\n10d9aa my image\n\n";
+        assert_eq!(in_trash(listed).collect::<Vec<_>>(), ["spirula-bench.a.7.00ff.block", "my image"]);
+        assert_eq!(dead(in_trash(listed), "a", &[]), ["spirula-bench.a.7.00ff.block"]);
     }
 
     /// Several clients of one image would hand its lock to each other, and nothing else would be measured.

@@ -622,7 +622,7 @@ pub fn clean(lab: &Lab, a: &CleanArgs) -> Result<()> {
     let of_a_run = |p: &PgPool| p.application_metadata.keys().eq([APPLICATION]);
     g.made = g.name == POOL && session.look(move |map| map.pool(id).is_some_and(of_a_run))?;
     if let Err(e) = crate::block::clear(&session, &way, &g, &host, a.host.is_some()) {
-        lab.say(format!("block images of a run may be left in {}: {e:#}", a.pool));
+        lab.say(crate::block::left_over(&a.pool, &e));
     }
     if let Some(word) = remove_pool(&session, &g)? {
         lab.say(word);
