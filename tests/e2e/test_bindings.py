@@ -1,10 +1,12 @@
 """Programs in C++ and in Go, built with Debian's headers and with go-ceph; python3-rados and C's functions are in the other classes."""
 import os, shutil, subprocess
-from harness import Case, Skip
+from harness import PATIENCE, Case, Skip
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bindings')
 # One of Ceph 16's time: a newer one asks for functions that Debian 12's librados lacks.
 GO_CEPH = 'v0.20.0'
+# The last whose own tests are for Pacific.
+GO_SUITE = 'v0.22.0'
 
 
 class Bindings(Case):
@@ -47,3 +49,20 @@ class Bindings(Case):
             raise Skip(f'go-ceph cannot be had: {r.stderr.strip()[:200]}')
         self.built(['go', 'build', '-o', 'use-go', '.'], cwd=folder, env=env)
         self.fine(os.path.join(folder, 'use-go'))
+
+    def test_go_suite(self):
+        """go-ceph's own tests of librados, all that there are for Pacific: they make pools, snapshots and crash reports, and ask monitors and the manager."""
+        self.lacks('go', 'gcc')
+        folder = os.path.join(self.scratch, 'go-suite')
+        os.makedirs(folder)
+        with open(os.path.join(folder, 'go.mod'), 'w') as f:
+            f.write(f'module use\n\ngo 1.19\n\nrequire github.com/ceph/go-ceph {GO_SUITE}\n')
+        env = dict(os.environ, GOFLAGS='-mod=mod', CGO_CFLAGS='-O0', CEPH_CONF=self.c.conf)
+        package = 'github.com/ceph/go-ceph/rados'
+        r = subprocess.run(['go', 'get', '-t', f'{package}@{GO_SUITE}'], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+        if r.returncode:
+            raise Skip(f'go-ceph cannot be had: {r.stderr.strip()[:200]}')
+        self.built(['go', 'test', '-c', '-tags', 'pacific', '-o', 'suite', package], cwd=folder, env=env)
+        r = subprocess.run(['./suite', '-test.v'], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        failed = [line.strip() for line in r.stdout.splitlines() if line.strip().startswith('--- FAIL')]
+        assert r.returncode == 0, (r.returncode, failed, r.stdout[-3000:], r.stderr[-1000:])

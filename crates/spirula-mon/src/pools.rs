@@ -120,7 +120,7 @@ pub fn check_name(name: &str) -> Result<(), Refusal> {
     if spirula_types::names::is_pool_name(name) {
         return Ok(());
     }
-    let most = spirula_types::names::NAME_MAX;
+    let most = spirula_types::names::POOL_NAME_MAX;
     Err((EINVAL, format!("a pool's name has at most {most} bytes and no control characters")))
 }
 

@@ -192,8 +192,9 @@ fn pool_mut(work: &mut Work, id: PoolId) -> Result<&mut PgPool, Refusal> {
 pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
     let (epoch, now) = (work.next_epoch(), work.now);
     let pool_name = work.osd().pool_name(id).to_owned();
-    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) {
-        return Err((EINVAL, "a snapshot's name has 1 to 256 bytes and no control characters".into()));
+    // It may be empty, as with Ceph (go-ceph's tests make such a one).
+    if name.len() > 256 || name.chars().any(char::is_control) {
+        return Err((EINVAL, "a snapshot's name has at most 256 bytes and no control characters".into()));
     }
     let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
     if p.is_selfmanaged_snaps_mode() {

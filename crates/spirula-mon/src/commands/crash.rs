@@ -134,10 +134,12 @@ impl Noted {
     /// Reads a report; `None` for what is none: somebody set the key by hand.
     pub fn of(report: &Bytes) -> Option<Self> {
         let crash = Crash::of("", report)?;
-        let word = |field: &str| crash.text(field).chars().take(WORD_MAX).collect::<String>();
-        let host = word("utsname_hostname");
-        let at = if host.is_empty() { String::new() } else { format!(" on host {host}") };
-        let line = format!("{} crashed{at} at {}", word("entity_name"), word("timestamp"));
+        let word = |field: &str, otherwise: &str| match crash.text(field) {
+            "" => otherwise.to_owned(),
+            text => text.chars().take(WORD_MAX).collect(),
+        };
+        let (who, host) = (word("entity_name", "unidentified daemon"), word("utsname_hostname", "(unknown)"));
+        let line = format!("{who} crashed on host {host} at {}", word("timestamp", ""));
         Some(Self { stamp: crash.stamp, is_new: crash.is_new(), cost: cost(report), line })
     }
 }
@@ -239,7 +241,8 @@ fn table(ctx: &CommandCtx<'_>, keep: impl Fn(&Noted) -> bool) -> CommandResult {
         t.column(heading, Align::Left, Align::Left);
     }
     for c in &all {
-        t.row([c.id.as_str(), c.text("entity_name"), if c.is_new() { "*" } else { "" }]);
+        let who = Some(c.text("entity_name")).filter(|who| !who.is_empty()).unwrap_or("unknown");
+        t.row([c.id.as_str(), who, if c.is_new() { "*" } else { "" }]);
     }
     CommandResult::data(t.to_string())
 }
@@ -284,7 +287,8 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         let value: Value = serde_json::from_slice(ctx.input).map_err(|e| bad(&e.to_string()))?;
         let Value::Object(fields) = value else { return Err(bad("not a JSON object")) };
         let text = |name: &str| fields.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
-        for needed in ["crash_id", "timestamp", "entity_name"] {
+        // Who crashed need not be said, as with Ceph.
+        for needed in ["crash_id", "timestamp"] {
             text(needed).ok_or_else(|| bad(&format!("\"{needed}\" is missing or no text")))?;
         }
         let id = text("crash_id").unwrap_or_default();

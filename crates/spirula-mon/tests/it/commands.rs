@@ -590,6 +590,15 @@ fn crash_reports_are_kept_warned_of_and_archived() {
     assert_eq!(listed[0]["crash_id"], "c1");
     assert_eq!(listed.as_array().unwrap().len(), 1);
     assert_eq!(c.command(r#"{"prefix": "crash info", "id": "c2"}"#).1, "crash info: c2 not found");
+    // Who crashed, and where, need not be said; go-ceph's tests post such a one.
+    let bare = json!({"crash_id": "foobar", "timestamp": stamp.replace('T', " ")}).to_string();
+    assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, bare.into()), (0, String::new(), String::new()));
+    let listed = c.command(r#"{"prefix": "crash ls"}"#).2;
+    let row = listed.lines().find(|l| l.starts_with("foobar")).map(|l| l.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(row.as_deref(), Some(&["foobar", "unknown", "*"][..]), "{listed}");
+    let health = c.command(r#"{"prefix": "health", "detail": "detail"}"#).2;
+    assert!(health.contains("unidentified daemon crashed on host (unknown) at "), "{health}");
+    assert_eq!(c.command(r#"{"prefix": "crash rm", "id": "foobar"}"#), (0, String::new(), String::new()));
     assert_eq!(c.command(r#"{"prefix": "crash rm", "id": "c1"}"#).0, 0);
     assert_eq!(c.command(r#"{"prefix": "crash stat"}"#).2, "0 crashes recorded\n");
 }

@@ -96,7 +96,15 @@ fn a_pool_has_snapshots_of_its_own_or_its_clients_do() {
     assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "b", 0)), (0, None));
     let pool = c.mon.state().osdmap.pool(1).unwrap();
     assert_eq!((pool.snap_context(), pool.snap_epoch), ((2, vec![2, 1]), c.mon.state().osdmap.epoch));
-    for bad in ["", "a\nb", &"x".repeat(257)] {
+    // A name may be empty, as with Ceph, in both ways.
+    assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "", 0)), (0, None));
+    assert_eq!(c.mon.state().osdmap.pool(1).unwrap().snap_by_name(""), Some(3));
+    let (ret, text, _) = c.command(r#"{"prefix": "osd pool rmsnap", "pool": "data", "snap": ""}"#);
+    assert_eq!((ret, text.as_str()), (0, "removed pool data snap "));
+    let (ret, text, _) = c.command(r#"{"prefix": "osd pool mksnap", "pool": "data", "snap": ""}"#);
+    assert_eq!((ret, text.as_str()), (0, "created pool data snap "));
+    assert_eq!(op(&mut c, conn, request(DELETE_SNAP, 1, "", 0)), (0, None));
+    for bad in ["a\nb", &"x".repeat(257)] {
         assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, bad, 0)), (-22, None), "{bad:?}");
     }
     // Its clients' own are refused there, and the other way round.
