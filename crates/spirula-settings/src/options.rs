@@ -162,7 +162,9 @@ impl OptionDef {
         let bad = || format!("error parsing value: '{value}' is not a valid {}", self.kind.name());
         let v = value.trim();
         let value = match self.kind {
-            Kind::Str | Kind::Addr | Kind::Uuid => value.to_owned(),
+            Kind::Str => self.normal_text(value).ok_or_else(bad)?,
+            Kind::Addr => value.to_owned(),
+            Kind::Uuid => normal_uuid(v).ok_or_else(bad)?,
             Kind::Uint => parse_count(v).and_then(|n| u64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
             Kind::Millisecs => v.parse::<u64>().map_err(|_| bad())?.to_string(),
             Kind::Int => parse_count(v).and_then(|n| i64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
@@ -178,17 +180,30 @@ impl OptionDef {
             Kind::Bool => match v.to_ascii_lowercase().as_str() {
                 "true" | "1" | "yes" | "on" => "true".into(),
                 "false" | "0" | "no" | "off" => "false".into(),
-                _ => return Err(bad()),
+                // As with Ceph, any number but zero stands for true.
+                number => (number.parse::<i64>().map_err(|_| bad())? != 0).to_string(),
             },
         };
         self.check_bounds(&value)?;
         Ok(value)
     }
 
-    /// Holds `value` against the bounds and choices that Ceph names.
+    /// The form in which Ceph stores a text that means something: images' features are a number, and a name that no pool of images can have
+    /// stands for the usual one.
+    fn normal_text(&self, value: &str) -> Option<String> {
+        match self.name {
+            "rbd_default_features" => image_features(value).map(|bits| bits.to_string()),
+            "rbd_default_pool" | "rbd_default_data_pool" if value.contains(['/', '@']) => Some(self.default.to_owned()),
+            "rbd_default_pool" if value.is_empty() => Some(self.default.to_owned()),
+            _ => Some(value.to_owned()),
+        }
+    }
+
+    /// Holds `value` against the bounds and choices that Ceph names. None is a choice only where it is the usual one.
     fn check_bounds(&self, value: &str) -> Result<(), String> {
         let Some(f) = known::facts(self.name) else { return Ok(()) };
-        if !f.choices.is_empty() && !value.is_empty() && !f.choices.split(',').any(|c| c == value) {
+        let none = value.is_empty() && self.default.is_empty();
+        if !f.choices.is_empty() && !none && !f.choices.split(',').any(|c| c == value) {
             return Err(format!("error parsing value: '{value}' is not one of {}", f.choices.replace(',', ", ")));
         }
         let (Ok(n), is_text) = (value.parse::<f64>(), self.kind == Kind::Str) else { return Ok(()) };
@@ -243,21 +258,67 @@ pub fn parse_size(v: &str) -> Option<u64> {
     if known { number.parse::<u64>().ok()?.checked_mul(1 << shift) } else { None }
 }
 
-/// `90`, `5m`, `2h`, `1d`, `1w` as seconds.
-pub fn parse_secs(v: &str) -> Option<u64> {
-    let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
-    let (number, unit) = v.split_at(digits);
-    let factor = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
-        "m" | "min" | "mins" | "minute" | "minutes" => 60,
-        "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
-        "d" | "day" | "days" => 86_400,
-        "w" | "wk" | "week" | "weeks" => 604_800,
-        "mo" | "month" | "months" => 2_592_000,
-        "y" | "yr" | "year" | "years" => 31_536_000,
-        _ => return None,
+/// Features of block images that somebody may choose, each with its bit. Those below are librbd's own, which nobody chooses: they are
+/// known, and stand for nothing.
+const IMAGE_FEATURES: [(&str, u64); 8] = [
+    ("layering", 1),
+    ("striping", 2),
+    ("exclusive-lock", 4),
+    ("object-map", 8),
+    ("fast-diff", 16),
+    ("deep-flatten", 32),
+    ("journaling", 64),
+    ("data-pool", 128),
+];
+const IMAGE_FEATURES_INTERNAL: [&str; 4] = ["operations", "migrating", "non-primary", "dirty-cache"];
+/// Those of new images where none is named.
+const IMAGE_FEATURES_USUAL: u64 = 61;
+
+/// Features by number or by names (`layering,exclusive-lock`).
+fn image_features(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Some(IMAGE_FEATURES_USUAL);
+    }
+    if let Ok(bits) = text.parse::<u64>() {
+        return (bits < 2 * IMAGE_FEATURES[7].1).then_some(bits);
+    }
+    let bit = |name: &str| {
+        let chosen = IMAGE_FEATURES.iter().find(|(n, _)| *n == name).map(|(_, bit)| *bit);
+        chosen.or_else(|| IMAGE_FEATURES_INTERNAL.contains(&name).then_some(0))
     };
-    number.parse::<u64>().ok()?.checked_mul(factor)
+    text.split(',').map(|name| bit(name.trim())).try_fold(0, |bits, bit| Some(bits | bit?))
+}
+
+/// A UUID in small letters.
+fn normal_uuid(text: &str) -> Option<String> {
+    let well = |(i, c): (usize, u8)| if matches!(i, 8 | 13 | 18 | 23) { c == b'-' } else { c.is_ascii_hexdigit() };
+    (text.len() == 36 && text.bytes().enumerate().all(well)).then(|| text.to_ascii_lowercase())
+}
+
+/// `90`, `5m`, `2h`, `1d`, `1w`, `1h 30m` as seconds; nothing is none.
+pub fn parse_secs(v: &str) -> Option<u64> {
+    let (mut rest, mut sum) = (v.trim(), 0_u64);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(end);
+        let behind = behind.trim_start();
+        let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
+        let (unit, next) = behind.split_at(end);
+        let factor = match unit.to_ascii_lowercase().as_str() {
+            "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60,
+            "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
+            "d" | "day" | "days" => 86_400,
+            "w" | "wk" | "week" | "weeks" => 604_800,
+            "mo" | "month" | "months" => 2_592_000,
+            "y" | "yr" | "year" | "years" => 31_536_000,
+            _ => return None,
+        };
+        sum = number.parse::<u64>().ok()?.checked_mul(factor)?.checked_add(sum)?;
+        rest = next.trim_start();
+    }
+    Some(sum)
 }
 
 const fn o(name: &'static str, kind: Kind, level: Level, default: &'static str, desc: &'static str) -> OptionDef {
@@ -300,7 +361,7 @@ pub const OPTIONS: &[OptionDef] = &[
     ),
     o("bluestore_compression_mode", Str, Advanced, "none", "when to compress where a pool does not say (ignored)"),
     o("client_cache_size", Size, Basic, "16384", "inodes a file system client keeps"),
-    o("client_mount_timeout", Float, Advanced, "300.000000", "seconds to wait for a mount"),
+    o("client_mount_timeout", Secs, Advanced, "300", "seconds to wait for a mount"),
     r("cluster_addr", Addr, Basic, "-", "address for traffic between OSDs"),
     r("cluster_network", Str, Advanced, "", "networks for traffic between OSDs"),
     o("clog_to_monitors", Str, Advanced, "default=true", "send the cluster log to the monitors (ignored)"),
@@ -372,7 +433,7 @@ pub const OPTIONS: &[OptionDef] = &[
     o("mon_reweight_max_osds", Uint, Advanced, "4", "most OSDs that reweight-by-… changes"),
     o(
         "mon_reweight_min_bytes_per_osd",
-        Uint,
+        Size,
         Advanced,
         "104857600",
         "space an OSD must have for reweight-by-utilization",
@@ -753,7 +814,9 @@ mod tests {
     #[test]
     fn every_default_is_a_value_of_its_option() {
         for o in OPTIONS {
-            assert_eq!(o.normalise(o.default).as_deref(), Ok(o.default), "{}", o.name);
+            // Ceph, too, shows the usual features by name, and stores them as a number.
+            let default = if o.name == "rbd_default_features" { "61" } else { o.default };
+            assert_eq!(o.normalise(o.default).as_deref(), Ok(default), "{}", o.name);
         }
         let mut names: Vec<_> = OPTIONS.iter().map(|o| o.name).collect();
         names.sort_unstable();
@@ -793,6 +856,56 @@ mod tests {
             }
         }
         assert!(sizes > 50, "{sizes} options");
+    }
+
+    /// What Ceph 16.2 stores when it is given these, each found by `config set` and `config dump`; `None` for what it refuses.
+    #[test]
+    fn values_are_stored_in_the_form_in_which_ceph_stores_them() {
+        for (name, given, stored) in [
+            ("rbd_default_features", "layering,exclusive-lock", Some("5")),
+            ("rbd_default_features", "layering, striping", Some("3")),
+            ("rbd_default_features", "layering,exclusive-lock,object-map,fast-diff,deep-flatten", Some("61")),
+            ("rbd_default_features", " 61 ", Some("61")),
+            ("rbd_default_features", "", Some("61")),
+            ("rbd_default_features", "0", Some("0")),
+            ("rbd_default_features", "data-pool", Some("128")),
+            ("rbd_default_features", "operations", Some("0")),
+            ("rbd_default_features", "dirty-cache", Some("0")),
+            ("rbd_default_features", "256", None),
+            ("rbd_default_features", "layering,", None),
+            ("rbd_default_features", "Layering", None),
+            ("rbd_default_features", "-1", None),
+            ("rbd_default_pool", "a/b", Some("rbd")),
+            ("rbd_default_pool", "", Some("rbd")),
+            ("rbd_default_pool", " ok", Some(" ok")),
+            ("rbd_default_data_pool", "a@b", Some("")),
+            ("mon_op_complaint_time", "1h 30m", Some("5400")),
+            ("mon_op_complaint_time", "1h30m", Some("5400")),
+            ("mon_op_complaint_time", "1h30", Some("3630")),
+            ("mon_op_complaint_time", "1 hour 5", Some("3605")),
+            ("mon_op_complaint_time", "1d 2h 3m 4s", Some("93784")),
+            ("mon_op_complaint_time", "", Some("0")),
+            ("mon_op_complaint_time", "1.5h", None),
+            ("mon_op_complaint_time", "h", None),
+            ("mon_op_complaint_time", "1hh", None),
+            ("mon_op_complaint_time", "-5", None),
+            ("client_mount_timeout", "5m", Some("300")),
+            ("client_mount_timeout", "90", Some("90")),
+            ("mon_reweight_min_bytes_per_osd", "1M", Some("1048576")),
+            ("mon_reweight_min_bytes_per_osd", "4Ki", Some("4096")),
+            ("log_to_file", "2", Some("true")),
+            ("log_to_file", "-1", Some("true")),
+            ("log_to_file", "00", Some("false")),
+            ("log_to_file", "t", None),
+            ("log_to_file", "1.0", None),
+            ("osd_uuid", "00000000-0000-0000-0000-0000000000AB", Some("00000000-0000-0000-0000-0000000000ab")),
+            ("osd_uuid", "x", None),
+            ("bluestore_compression_mode", "", None),
+            ("osd_pool_default_type", "", None),
+            ("osd_op_queue", "", None),
+        ] {
+            assert_eq!(find(name).unwrap().normalise(given).ok().as_deref(), stored, "{name} {given:?}");
+        }
     }
 
     #[test]
