@@ -713,7 +713,12 @@ impl Mon {
     /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is the daemons', who
     /// do not wait so: they must be heard, whatever clients ask. Only the bound that it would come under counts ([`Self::bound_of`]).
     pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
-        let Some(bound) = self.bound_of(conn, m) else { return true };
+        self.bound_of(conn, m).is_none_or(|bound| self.has_room_in(bound, m))
+    }
+
+    /// [`Self::has_room_for`] where the bound is known: to find it a command is parsed, which may be a large one, and this is asked for
+    /// each message of a client and at each look at those that wait.
+    pub fn has_room_in(&self, bound: Bound, m: &Message) -> bool {
         let bytes = bytes_of(m);
         let few = match bound {
             Bound::Reads => self.q.has_room_to_read(),

@@ -429,7 +429,7 @@ fn disk_thread(
 fn room(mon: &Mon, conn: LinkId, m: &Message) -> Room {
     match mon.bound_of(conn, m) {
         None => Room::Always,
-        Some(bound) if mon.has_room_for(conn, m) => Room::In(bound as u8),
+        Some(bound) if mon.has_room_in(bound, m) => Room::In(bound as u8),
         Some(bound) => Room::Full(bound as u8),
     }
 }
