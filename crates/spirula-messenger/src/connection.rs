@@ -155,6 +155,20 @@ enum Side {
 /// Replies of one connection to attempts that fail but may be repeated (other method, stale
 /// numbers); a peer that needs more is not making progress.
 const ATTEMPTS: u32 = 16;
+/// For so long, and at most twice as long, the peer's clock is taken to be where its questions showed it.
+const OF_QUESTIONS: Duration = Duration::from_secs(60);
+/// So much earlier than the peer's clock is thought to be this side says to live: librados takes a stamp that its clock has not come to
+/// for one of 136 years ago, and this side for dead.
+const BEHIND: Duration = Duration::from_millis(100);
+
+/// How far a peer's clock is ahead, in nanoseconds: the most that its questions showed in the stretch of [`OF_QUESTIONS`] that began at
+/// `since`, and in the one before.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    since: Duration,
+    most: i128,
+    before: i128,
+}
 
 /// One TCP connection. See the crate's documentation for how to drive it.
 #[derive(Debug)]
@@ -188,9 +202,9 @@ pub struct Connection {
     /// When a silent peer was asked last.
     asked: Duration,
     /// By how many nanoseconds the peer's clock is ahead of this side's monotonic one, as far as its questions whether this side lives
-    /// show it: the most that any did, since one that lay unread says too little.
-    ahead: Option<i128>,
-    /// The latest stamp that was said to live at. A peer goes by the last one that it hears, so none is smaller.
+    /// show it: the most that any did of late, since one that lay unread says too little, and clocks drift and are set.
+    ahead: Option<Ahead>,
+    /// The latest stamp of the peer's that was said to live at. A peer goes by the last one that it hears, so none is smaller.
     lived: UTime,
 }
 
@@ -484,7 +498,12 @@ impl Connection {
                 // The stamp goes back as it came, unless it lay unread for so long that the peer was told of a later one.
                 let stamp = parse(f.tag, payload, |d| d.get::<UTime>())?;
                 let ahead = i128::from(stamp.as_nanos()) - self.heard.as_nanos() as i128;
-                self.ahead = Some(self.ahead.map_or(ahead, |most| most.max(ahead)));
+                let stretch = |a: Ahead| self.heard.saturating_sub(a.since).as_nanos() / OF_QUESTIONS.as_nanos();
+                self.ahead = Some(match self.ahead.map(|a| (stretch(a), a)) {
+                    Some((0, a)) => Ahead { most: a.most.max(ahead), ..a },
+                    Some((1, a)) => Ahead { since: self.heard, most: ahead, before: a.most },
+                    _ => Ahead { since: self.heard, most: ahead, before: ahead },
+                });
                 self.say_alive(stamp);
             }
             Tag::Keepalive2Ack => out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?)),
@@ -581,9 +600,14 @@ impl Connection {
     /// was read yet the peer's clock is taken to be right, as this side's `wall` is: after it connected anew librados asks for all that
     /// it waits for at once, and only then, later, whether this side lives.
     pub fn answer_unread(&mut self, now: Duration, wall: UTime) {
-        if self.phase == Phase::Ready {
-            let there = |ahead: i128| u64::try_from(ahead + now.as_nanos() as i128).unwrap_or(0);
-            self.say_alive(self.ahead.map_or(wall, |ahead| UTime::from_nanos(there(ahead))));
+        if self.phase != Phase::Ready {
+            return;
+        }
+        let earlier = |at: i128| UTime::from_nanos(u64::try_from(at - BEHIND.as_nanos() as i128).unwrap_or(0));
+        match self.ahead {
+            Some(Ahead { most, before, .. }) => self.say_alive(earlier(most.max(before) + now.as_nanos() as i128)),
+            // A guess holds back none of the true stamps that follow.
+            None => self.acknowledge(earlier(i128::from(wall.as_nanos()))),
         }
     }
 
@@ -592,8 +616,12 @@ impl Connection {
         if stamp.as_nanos() >= self.lived.as_nanos() {
             self.lived = stamp;
         }
+        self.acknowledge(self.lived);
+    }
+
+    fn acknowledge(&mut self, stamp: UTime) {
         let mut o = Encoder::with_capacity(8);
-        o.put(&self.lived);
+        o.put(&stamp);
         self.control(Tag::Keepalive2Ack, o.as_slice());
     }
 

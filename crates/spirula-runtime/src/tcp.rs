@@ -45,6 +45,8 @@ const THROWN_AWAY: &str = "closed from this side, and the peer did not take what
 const HELD_BACK: Duration = Duration::from_millis(1);
 /// How often timeouts are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// A peer that takes nothing for so long is not told that the daemon lives.
+const STOPPED: Duration = Duration::from_secs(5);
 
 /// The daemon's side of a connection: what stays when a lossless session changes from one
 /// connection to the next.
@@ -239,7 +241,7 @@ impl Task {
                             return CLOSED_BY_PEER.into();
                         }
                         self.connection.forgive_silence(clock::monotonic());
-                        if self.waits_for_daemon() {
+                        if self.waits_for_daemon(clock::monotonic()) {
                             // The daemon lives: else it would take it for dead, and ask all again elsewhere.
                             self.connection.answer_unread(clock::monotonic(), clock::wall());
                         }
@@ -267,10 +269,13 @@ impl Task {
         }
     }
 
-    /// Is the daemon the one that is awaited? Not while the peer has not taken what was sent to it: it may be stopped, and more would
-    /// pile up for as long as it is.
-    fn waits_for_daemon(&self) -> bool {
-        self.ends.intake.is_full() && !self.output.has_remaining() && self.connection.output_len() == 0
+    /// Is the daemon the one that is awaited? Not while the peer takes nothing of what was sent to it: it may be stopped, and more would
+    /// pile up for as long as it is. One that is slow has something unsent at each look.
+    fn waits_for_daemon(&self, now: Duration) -> bool {
+        let sent = !self.output.has_remaining() && self.connection.output_len() == 0;
+        let queue = &self.ends.queue;
+        let takes = || queue.unsent.load(Ordering::Relaxed) > 0 && queue.stuck_for(now) < STOPPED;
+        self.ends.intake.is_full() && (sent || takes())
     }
 
     /// Has it a place for a large request, or needs none?

@@ -144,7 +144,7 @@ fn a_keepalive_that_lies_unread_is_answered_by_the_last_one() {
     w.run(1000, &mut no_sessions()).unwrap();
     w.server.answer_unread(NOW + Duration::from_millis(20_001), UTime::ZERO);
     w.run(1000, &mut no_sessions()).unwrap();
-    assert_eq!(acks(&w).last(), Some(&UTime { sec: 24, nsec: 999_999 }));
+    assert_eq!(acks(&w).last(), Some(&UTime { sec: 23, nsec: 900_999_999 }));
 }
 
 /// A client that asks for much at once is held before it has asked whether this side lives.
@@ -154,11 +154,15 @@ fn who_is_held_before_his_first_keepalive_is_answered_by_the_wall_clock() {
     let wall = UTime { sec: 1_000_000, nsec: 5 };
     w.server.answer_unread(NOW, wall);
     w.run(1000, &mut no_sessions()).unwrap();
-    assert_eq!(acks(&w), [wall]);
-    // His question from before that is read now: what he was told stands.
-    w.client.keepalive(UTime { sec: 999_998, nsec: 0 });
+    // A stamp that his clock has not come to would be one of 136 years ago.
+    assert_eq!(acks(&w), [UTime { sec: 999_999, nsec: 900_000_005 }]);
+    // His question says what his clock is, and counts whatever was guessed.
+    let his = UTime { sec: 999_998, nsec: 0 };
+    w.client.keepalive(his);
     w.run(1000, &mut no_sessions()).unwrap();
-    assert_eq!(acks(&w), [wall, wall]);
+    w.server.answer_unread(NOW, wall);
+    w.run(1000, &mut no_sessions()).unwrap();
+    assert_eq!(acks(&w)[1..], [his, his]);
 }
 
 /// A question that lay unread says too little of the peer's clock, and no later answer falls behind for it.
@@ -175,7 +179,21 @@ fn a_keepalive_that_is_read_late_makes_no_answer_late() {
     w.server.answer_unread(NOW + Duration::from_secs(5), UTime::ZERO);
     w.run(1000, &mut no_sessions()).unwrap();
     let said: Vec<u32> = acks(&w).iter().map(|s| s.sec).collect();
-    assert_eq!(said, [100, 101, 105]);
+    assert_eq!(said, [100, 101, 104]);
+    // A minute later a question that was read late again counts less than those before it.
+    let mut ask = |at: u64, sec: u32| {
+        w.client.keepalive(UTime { sec, nsec: 0 });
+        w.up.write(w.client.take_output());
+        let mut buf = w.up.bytes.split();
+        w.server.receive(NOW + Duration::from_secs(at), &mut buf, &mut Vec::new()).unwrap();
+        w.server.answer_unread(NOW + Duration::from_secs(at + 2), UTime::ZERO);
+        w.run(1000, &mut no_sessions()).unwrap();
+        acks(&w).last().unwrap().sec
+    };
+    assert_eq!(ask(70, 150), 171);
+    // A clock that was set back counts as it is in the end, and what was said before stands until it has come there.
+    assert_eq!(ask(200, 160), 171);
+    assert_eq!(ask(220, 180), 181);
 }
 
 #[test]

@@ -379,11 +379,18 @@ fn only_who_takes_what_is_sent_is_told_that_his_daemon_lives() {
     let connection = Connection::accept(endpoint, "127.0.0.1:1".parse().unwrap(), Duration::ZERO);
     let mut task = Task::new(connection, sink, PayloadPool::new(1 << 20), Ends::new());
     let banner = task.connection.take_output();
-    assert!(!task.waits_for_daemon(), "not held");
+    assert!(!task.waits_for_daemon(HOUR), "not held");
     task.ends.link.hold();
-    assert!(task.waits_for_daemon());
+    assert!(task.waits_for_daemon(HOUR));
     task.output.append(banner);
-    assert!(!task.waits_for_daemon());
+    assert!(!task.waits_for_daemon(HOUR));
+    // One that is slow has always something unsent.
+    let queue = task.ends.queue.clone();
+    queue.unsent.store(1, Ordering::Relaxed);
+    assert!(!task.waits_for_daemon(HOUR));
+    queue.taken_at.store(HOUR.as_nanos() as u64, Ordering::Relaxed);
+    assert!(task.waits_for_daemon(HOUR + Duration::from_secs(4)));
+    assert!(!task.waits_for_daemon(HOUR + Duration::from_secs(6)));
 }
 
 /// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its end and OSD 1's.
