@@ -299,6 +299,13 @@ fn normal_uuid(text: &str) -> Option<String> {
 /// `90`, `5m`, `2h`, `1d`, `1w`, `1h 30m` as seconds; nothing is none.
 pub fn parse_secs(v: &str) -> Option<u64> {
     let (mut rest, mut sum) = (v.trim(), 0_u64);
+    // As a number with a fraction was stored before the option was one of seconds.
+    if let Some((whole, zeros)) = rest.split_once('.')
+        && !zeros.is_empty()
+        && zeros.bytes().all(|b| b == b'0')
+    {
+        rest = whole;
+    }
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (number, behind) = rest.split_at(end);
@@ -891,6 +898,8 @@ mod tests {
             ("mon_op_complaint_time", "-5", None),
             ("client_mount_timeout", "5m", Some("300")),
             ("client_mount_timeout", "90", Some("90")),
+            ("client_mount_timeout", "90.000000", Some("90")),
+            ("client_mount_timeout", "90.5", None),
             ("mon_reweight_min_bytes_per_osd", "1M", Some("1048576")),
             ("mon_reweight_min_bytes_per_osd", "4Ki", Some("4096")),
             ("log_to_file", "2", Some("true")),
