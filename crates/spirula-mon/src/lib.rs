@@ -61,7 +61,7 @@ pub use access::{Access, too_large};
 pub use event::{ConnId, MonEffect, MonEvent, Peer};
 pub use mds::ranks::check as check_fsmap;
 pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewMon, NewOsd, mkfs};
-pub use mon::{Bound, CommandCtx, Entropy, Mon, OpenError, Opening, SHARES_PROCESS};
+pub use mon::{Bound, CommandCtx, Entropy, Mon, OpenError, Opening, SHARES_PROCESS, Sort};
 pub use osd::crush_weight_of_size;
 pub use quorum::GlobalIds;
 #[cfg(feature = "plant-bugs")]

@@ -18,6 +18,7 @@ use crate::mgr::MgrTracker;
 use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
+use crate::snaps::{Kept, Whose};
 use crate::state::{LoadError, State};
 use crate::time::{self, Clock, Now};
 use crate::view::{ClusterView, QuorumInfo};
@@ -149,6 +150,25 @@ pub(crate) fn bytes_of(m: &Message) -> usize {
 /// A monitor that did not run for so many seconds has no clients any more: they look for another after less.
 const STOOD_STILL: f64 = 5.0;
 
+/// Bytes of an operation on a pool: it has a name, and numbers.
+const POOL_OP_MAX: usize = 4 << 10;
+
+/// What a client's message is, as far as what it would wait for goes ([`Mon::bound_of`]). To know it a command is parsed, which may be a
+/// large one: whoever looks at a message again remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// It does not wait, or is no client's.
+    Free,
+    /// Any monitor answers it when a majority has given its word.
+    Asked,
+    /// The leader answers it then.
+    Read,
+    /// It changes something.
+    Change,
+    /// It changes something when it is its turn to.
+    Turn,
+}
+
 /// What bounds the requests that wait: each of these has room of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bound {
@@ -160,6 +180,8 @@ pub enum Bound {
     Changes,
     /// For their turn to make an epoch.
     Turns,
+    /// For any of that, with more than [`READ_MAX`] bytes: small ones go on where bytes are used up.
+    Large,
 }
 
 /// True for a request that only the leader can deal with.
@@ -542,6 +564,7 @@ impl Mon {
         let limited = command || matches!(session.peer.kind, EntityType::Client | EntityType::Mds);
         let bytes = bytes_of(&m);
         let too_large = bytes > REQUEST_MAX
+            || bytes > POOL_OP_MAX && m.kind == kind::POOL_OP
             || m.front.len() > COMMAND_MAX
             || bytes > READ_MAX && only_reads(&m, Command::in_message(&m).as_ref());
         if limited && too_large {
@@ -670,13 +693,18 @@ impl Mon {
 
     /// Runs a request about a snapshot or a fence when it is its turn.
     pub(crate) fn submit_in_turn(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        let client = self.sessions.get(&ask.conn).is_none_or(|s| s.peer.kind == EntityType::Client);
-        if ask.via.is_none() && !client && self.snaps.is_full() {
-            tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
-            return self.no_room(&ask, out);
-        }
-        if let Some(ask) = self.snaps.keep(ask, self.steady) {
-            self.submit(Request::Ask(ask), out);
+        let whose = match (self.is_of_daemon(&ask), ask.via) {
+            (true, _) => Whose::Daemon,
+            (false, Some(_)) => Whose::Forwarded,
+            (false, None) => Whose::Here,
+        };
+        match self.snaps.keep(ask, whose, self.steady) {
+            Kept::Now(ask) => self.submit(Request::Ask(ask), out),
+            Kept::Waits => {}
+            Kept::NoRoom(ask) => {
+                tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
+                self.no_room(&ask, out);
+            }
         }
     }
 
@@ -710,54 +738,75 @@ impl Mon {
     }
 
     /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks first, and leaves a client's for
-    /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is the daemons', who
-    /// do not wait so: they must be heard, whatever clients ask. Only the bound that it would come under counts ([`Self::bound_of`]).
+    /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is that of daemons
+    /// and of other monitors' clients, who do not wait so: they must be heard, whatever clients here ask. Only the bound that it would
+    /// come under counts ([`Self::bound_of`]).
     pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
-        self.bound_of(conn, m).is_none_or(|bound| self.has_room_in(bound, m))
+        let sort = self.sort_of(conn, m);
+        self.bound_of(sort, m).is_none_or(|bound| self.has_room_in(bound, sort, m))
     }
 
-    /// [`Self::has_room_for`] where the bound is known: to find it a command is parsed, which may be a large one, and this is asked for
-    /// each message of a client and at each look at those that wait.
-    pub fn has_room_in(&self, bound: Bound, m: &Message) -> bool {
-        let bytes = bytes_of(m);
-        let few = match bound {
+    /// [`Self::has_room_for`] where sort and bound are known.
+    pub fn has_room_in(&self, bound: Bound, sort: Sort, m: &Message) -> bool {
+        match bound {
             Bound::Reads => self.q.has_room_to_read(),
             Bound::Forwards => self.q.has_room_to_forward(),
             Bound::Changes => self.queue.len() < QUEUE_MAX / 2,
             Bound::Turns => self.queue.len() < QUEUE_MAX / 2 && self.snaps.has_room(),
-        };
-        few && (bytes <= READ_MAX || self.waiting_bytes() + bytes <= WAITING_MAX)
+            Bound::Large => {
+                let few = self.bound_of_small(sort).is_none_or(|bound| self.has_room_in(bound, sort, m));
+                few && self.waiting_bytes() + bytes_of(m) <= WAITING_MAX
+            }
+        }
     }
 
-    /// Among what a client's message would wait; `None` for what does not wait, and all that is no client's. Those who wait for one of
-    /// these are no reason for others to.
-    pub fn bound_of(&self, conn: ConnId, m: &Message) -> Option<Bound> {
-        self.sessions.get(&conn).filter(|s| s.peer.kind == EntityType::Client)?;
+    /// What a message is ([`Sort`]).
+    pub fn sort_of(&self, conn: ConnId, m: &Message) -> Sort {
+        if self.sessions.get(&conn).is_none_or(|s| s.peer.kind != EntityType::Client) {
+            return Sort::Free;
+        }
         match m.kind {
-            kind::MON_GET_MAP | kind::AUTH | kind::PING => return None,
-            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {
-                return Some(Bound::Reads);
-            }
+            kind::MON_GET_MAP | kind::AUTH | kind::PING => return Sort::Free,
+            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => return Sort::Asked,
             _ => {}
         }
         let command = Command::in_message(m);
         let command = command.as_ref();
-        if m.kind == kind::COMMAND && command.is_some_and(Command::is_own) {
-            return None;
+        match () {
+            () if m.kind == kind::COMMAND && command.is_some_and(Command::is_own) => Sort::Free,
+            () if only_reads(m, command) => Sort::Read,
+            () if crate::snaps::is_of_turns(m, command) => Sort::Turn,
+            () => Sort::Change,
         }
-        Some(match () {
-            () if !self.q.leads() => Bound::Forwards,
-            () if only_reads(m, command) => Bound::Reads,
-            () if crate::snaps::is_of_turns(m, command) => Bound::Turns,
-            () => Bound::Changes,
-        })
     }
 
-    /// How many requests may wait together for this one to be one of them, of `most`. A client's comes here unasked where another monitor
-    /// forwards it: it has the half that clients have.
+    /// Among what a client's message of this sort would wait now; `None` for what does not wait. Those who wait for one of these are no
+    /// reason for others to.
+    pub fn bound_of(&self, sort: Sort, m: &Message) -> Option<Bound> {
+        let bound = self.bound_of_small(sort)?;
+        Some(if bytes_of(m) > READ_MAX { Bound::Large } else { bound })
+    }
+
+    fn bound_of_small(&self, sort: Sort) -> Option<Bound> {
+        match sort {
+            Sort::Free => None,
+            Sort::Asked => Some(Bound::Reads),
+            Sort::Read | Sort::Change | Sort::Turn if !self.q.leads() => Some(Bound::Forwards),
+            Sort::Read => Some(Bound::Reads),
+            Sort::Change => Some(Bound::Changes),
+            Sort::Turn => Some(Bound::Turns),
+        }
+    }
+
+    /// How many requests may wait together for this one to be one of them, of `most`. Clients of this monitor have the half and wait for
+    /// room in it ([`Self::has_room_for`]). What another monitor forwards for a client comes here unasked: it has a quarter that they
+    /// cannot use up, and the last one is for daemons.
     pub(crate) fn share(&self, ask: &Ask, most: usize) -> usize {
-        let daemon = self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client);
-        if ask.via.is_none() || daemon { most } else { most / 2 }
+        if ask.via.is_none() || self.is_of_daemon(ask) { most } else { most / 4 * 3 }
+    }
+
+    fn is_of_daemon(&self, ask: &Ask) -> bool {
+        self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client)
     }
 
     /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to ask again, over another connection.

@@ -37,7 +37,7 @@ const TURN: u64 = 50_000_000;
 const TURNS: u64 = 60;
 const TURN_AGAIN: u64 = 1_000_000_000;
 /// So many requests wait for their turn; clients' further ones wait at their connections ([`Mon::has_room_for`]), where each has a bound
-/// of its own, and those of other monitors' clients there. Daemons, which need few, have as much again.
+/// of its own. Those of other monitors' clients, which come unasked, have half as much again, and daemons as much, which need few.
 const WAITING_MAX: usize = 4096;
 /// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
 /// another, while PGs could not work them off. Each client has the map with all of them.
@@ -121,28 +121,53 @@ pub(crate) fn is_of_turns(m: &Message, command: Option<&Command>) -> bool {
             })
 }
 
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A client's of this monitor.
+    Here,
+    /// A client's of another one.
+    Forwarded,
+    /// A daemon's of any.
+    Daemon,
+}
+
+/// What comes of a request of these.
+pub(crate) enum Kept {
+    /// It is its turn now.
+    Now(Ask),
+    /// It waits for the next one.
+    Waits,
+    /// It does not.
+    NoRoom(Ask),
+}
+
 impl SnapTurns {
-    /// Keeps a request of these for the next turn; gives it back if it is its turn now. Where there is no room, another monitor's is
-    /// dropped, which sends it again until it is done.
-    pub fn keep(&mut self, ask: Ask, now: UTime) -> Option<Ask> {
+    /// Keeps a request of these for the next turn. A client's of this monitor was asked to wait before it came ([`Mon::has_room_for`]).
+    pub fn keep(&mut self, ask: Ask, whose: Whose, now: UTime) -> Kept {
         if self.waiting.is_empty() && self.is_due(now) {
             self.turn(now);
-            return Some(ask);
+            return Kept::Now(ask);
         }
-        if ask.via.is_none() || self.has_room() && self.waiting.iter().all(|a| a.via != ask.via) {
-            self.waiting.push_back(ask);
+        // Another monitor sends it again until it is done.
+        if ask.via.is_some() && self.waiting.iter().any(|a| a.via == ask.via) {
+            return Kept::Waits;
         }
-        None
+        let most = match whose {
+            Whose::Here => usize::MAX,
+            Whose::Forwarded => WAITING_MAX / 2 * 3,
+            Whose::Daemon => 2 * WAITING_MAX,
+        };
+        if self.waiting.len() >= most {
+            return Kept::NoRoom(ask);
+        }
+        self.waiting.push_back(ask);
+        Kept::Waits
     }
 
-    /// May another client's request wait?
+    /// May another request of a client of this monitor wait?
     pub fn has_room(&self) -> bool {
         self.waiting.len() < WAITING_MAX
-    }
-
-    /// Is there no room even for daemons, who are not asked to wait?
-    pub fn is_full(&self) -> bool {
-        self.waiting.len() >= 2 * WAITING_MAX
     }
 
     fn is_due(&self, now: UTime) -> bool {

@@ -9,7 +9,7 @@
 //!   client that owes nothing may always ask, so one that reads is never closed for what it asks, however long the answers are. The
 //!   connection answers meanwhile for what it does not read, so that a client does not take its daemon for dead.
 //! * Whose turn it is among those who wait goes round, one message each. Who waits for room in one of the daemon's bounds ([`Room`]) is
-//!   not overtaken by who comes later and wants the same.
+//!   not overtaken by who comes later and wants the same: each has a ticket from when it was looked at first.
 //! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and as much waits as may, and in any
 //!   case while the share is used up.
 //! * Where twice the share is held, those lose theirs at once who have most unread, and with it what waits for them.
@@ -54,7 +54,10 @@ pub enum Room {
     Full(u8),
 }
 
-struct One {
+/// Something that was said and waits, and what its daemon says that it is.
+type Kept<S> = (Message, S);
+
+struct One<S> {
     link: Link,
     client: bool,
     /// Commands that are not answered, by their transactions.
@@ -62,14 +65,15 @@ struct One {
     /// The same of operations on pools.
     open_ops: BTreeSet<u64>,
     /// What it said and that waits.
-    kept: VecDeque<Message>,
-    /// It waits for room at its daemon: it is in [`Answers::crowded`].
-    crowded: bool,
-    /// Something of it was asked since it was looked at last among those.
-    served: bool,
+    kept: VecDeque<Kept<S>>,
+    /// Since when its daemon has had no room for what it says next.
+    ticket: Option<Ticket>,
 }
 
-impl One {
+/// The number of a look for room that was in vain, in the order of these. The next word of the same peer has another.
+type Ticket = u64;
+
+impl<S> One<S> {
     fn may_ask(&self, m: &Message, free: usize) -> bool {
         let unsent = self.link.unsent();
         let few = match m.kind {
@@ -82,7 +86,7 @@ impl One {
 
     /// May what waits longest be asked?
     fn may_ask_next(&self, free: usize) -> bool {
-        self.kept.front().is_none_or(|m| self.may_ask(m, free))
+        self.kept.front().is_none_or(|(m, _)| self.may_ask(m, free))
     }
 
     /// It is asked this.
@@ -100,18 +104,19 @@ impl One {
     }
 }
 
-/// The peers of one daemon.
-pub struct Answers {
+/// The peers of one daemon. `S` is what that knows of a message when it has looked at it once ([`Answers::take`]).
+pub struct Answers<S = ()> {
     share: usize,
     /// Bytes that they have not taken, as of the last look, and all that was said since.
     held: usize,
-    all: BTreeMap<LinkId, One>,
+    all: BTreeMap<LinkId, One<S>>,
     /// Those who may be asked what waits.
     changed: BTreeSet<LinkId>,
     /// Who of them was asked last.
     last: LinkId,
-    /// Those for whose next word their daemon had no room, by the bound.
-    crowded: BTreeMap<u8, VecDeque<LinkId>>,
+    /// Those for whose next word their daemon had no room, by the bound, in their order.
+    crowded: BTreeMap<u8, BTreeMap<Ticket, LinkId>>,
+    tickets: Ticket,
 }
 
 fn size(m: &Message) -> usize {
@@ -126,11 +131,12 @@ fn is_answer(m: &Message) -> bool {
     matches!(m.kind, kind::MON_COMMAND_ACK | kind::COMMAND_REPLY | kind::MGR_COMMAND_REPLY)
 }
 
-impl Answers {
+impl<S: Copy> Answers<S> {
     /// Nobody's, with a share of `hub`'s memory: an eighth of what payloads may take.
     pub fn new(hub: &Hub) -> Self {
         let share = (hub.pool().budget() / 8).clamp(SHARES.0, SHARES.1);
-        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new(), last: 0, crowded: BTreeMap::new() }
+        let (all, changed, crowded) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { share, held: 0, all, changed, last: 0, crowded, tickets: 0 }
     }
 
     /// What peers together may leave unread, bytes.
@@ -151,10 +157,7 @@ impl Answers {
     pub fn insert(&mut self, link: Link, peer: &Peer) {
         let client = peer.kind == EntityType::Client;
         let (open, open_ops) = (BTreeSet::new(), BTreeSet::new());
-        self.all.insert(
-            link.id(),
-            One { link, client, open, open_ops, kept: VecDeque::new(), crowded: false, served: false },
-        );
+        self.all.insert(link.id(), One { link, client, open, open_ops, kept: VecDeque::new(), ticket: None });
     }
 
     /// A connection has ended; false if it was of no peer, or was closed here.
@@ -172,12 +175,20 @@ impl Answers {
     }
 
     /// A peer said something: it is given back if it is its turn and the daemon has `room` for it, and else waits ([`Answers::due`]).
-    pub fn take(&mut self, id: LinkId, m: Message, room: impl FnOnce(&Message) -> Room) -> Option<Message> {
+    /// `sort` is what the daemon looks at for that, found once for each message.
+    pub fn take(
+        &mut self,
+        id: LinkId,
+        m: Message,
+        sort: impl FnOnce(&Message) -> S,
+        room: impl FnOnce(S, &Message) -> Room,
+    ) -> Option<Message> {
         let free = self.free();
         let Some(one) = self.all.get_mut(&id).filter(|one| one.client) else { return Some(m) };
         let first = one.kept.is_empty();
         let fits = first && one.may_ask(&m, free);
-        let full = match fits.then(|| room(&m)) {
+        let sort = sort(&m);
+        let full = match fits.then(|| room(sort, &m)) {
             Some(Room::Full(bound)) => Some(bound),
             // Others came before it.
             Some(Room::In(bound)) if self.crowded.contains_key(&bound) => Some(bound),
@@ -188,9 +199,9 @@ impl Answers {
             None => None,
         };
         one.link.hold();
-        one.kept.push_back(m);
+        one.kept.push_back((m, sort));
         match full {
-            Some(bound) => self.is_crowded(id, bound, false),
+            Some(bound) => self.is_crowded(id, bound),
             None if first => self.await_taken(id),
             None => {}
         }
@@ -208,13 +219,14 @@ impl Answers {
         }
     }
 
-    /// The daemon has no room in that bound for what a peer says next. It stays where it is among those who wait for that where it was
-    /// looked at in vain, and else is the last.
-    fn is_crowded(&mut self, id: LinkId, bound: u8, in_vain: bool) {
-        if let Some(one) = self.all.get_mut(&id).filter(|one| !one.crowded) {
-            one.crowded = true;
-            let all = self.crowded.entry(bound).or_default();
-            if in_vain { all.push_front(id) } else { all.push_back(id) }
+    /// The daemon has no room in that bound for what a peer says next, or others came before it.
+    fn is_crowded(&mut self, id: LinkId, bound: u8) {
+        if let Some(one) = self.all.get_mut(&id) {
+            let ticket = *one.ticket.get_or_insert_with(|| {
+                self.tickets += 1;
+                self.tickets
+            });
+            self.crowded.entry(bound).or_default().insert(ticket, id);
         }
     }
 
@@ -228,9 +240,8 @@ impl Answers {
     /// The daemon may have room again: some of those who waited for that are asked by [`Answers::due`], the first first.
     pub fn look_for_room(&mut self) {
         for waiting in self.crowded.values_mut() {
-            for id in waiting.drain(..ROOM_LOOKS.min(waiting.len())) {
-                if let Some(one) = self.all.get_mut(&id) {
-                    (one.crowded, one.served) = (false, false);
+            for (_, id) in (0..ROOM_LOOKS).map_while(|_| waiting.pop_first()) {
+                if self.all.contains_key(&id) {
                     self.changed.insert(id);
                 }
             }
@@ -240,7 +251,7 @@ impl Answers {
 
     /// Something that had to wait and whose turn it is now, and for which the daemon has `room`. The owner asks until there is nothing
     /// more, whenever it has handled what came.
-    pub fn due(&mut self, room: impl Fn(LinkId, &Message) -> Room) -> Option<(LinkId, Message)> {
+    pub fn due(&mut self, room: impl Fn(S, &Message) -> Room) -> Option<(LinkId, Message)> {
         loop {
             let after = self.changed.range(self.last.saturating_add(1)..).next();
             let id = *after.or_else(|| self.changed.first())?;
@@ -254,20 +265,27 @@ impl Answers {
                 self.await_taken(id);
                 continue;
             }
-            if let Some(Room::Full(bound)) = one.kept.front().map(|m| room(id, m)) {
-                let in_vain = !one.served;
+            let before = |bound: u8| self.crowded.get(&bound).and_then(|all| all.keys().next());
+            let full = match one.kept.front().map(|(m, sort)| room(*sort, m)) {
+                Some(Room::Full(bound)) => Some(bound),
+                Some(Room::In(bound)) if before(bound).is_some_and(|b| one.ticket.is_none_or(|t| *b < t)) => {
+                    Some(bound)
+                }
+                Some(Room::In(_) | Room::Always) | None => None,
+            };
+            if let Some(bound) = full {
                 self.changed.remove(&id);
-                self.is_crowded(id, bound, in_vain);
+                self.is_crowded(id, bound);
                 continue;
             }
             self.last = id;
-            one.served = true;
+            one.ticket = None;
             let m = one.kept.pop_front();
             if one.kept.is_empty() {
                 self.changed.remove(&id);
                 one.link.go_on();
             }
-            let Some(m) = m else { continue };
+            let Some((m, _)) = m else { continue };
             one.ask(&m);
             return Some((id, m));
         }

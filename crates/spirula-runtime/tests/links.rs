@@ -622,7 +622,7 @@ impl Answering {
                     self.links.push(link);
                 }
                 Ok(NetEvent::Message(id, m)) => {
-                    if let Some(m) = self.answers.take(id, m, |_| Room::Always) {
+                    if let Some(m) = self.answers.take(id, m, |_| (), |(), _| Room::Always) {
                         self.say(id, m.tid);
                     }
                 }
@@ -632,7 +632,7 @@ impl Answering {
                 // A daemon looks now and then; without it, all that was ever said counts as held.
                 Err(_) => self.answers.look(),
             }
-            while let Some((id, m)) = self.answers.due(|_, _| Room::Always) {
+            while let Some((id, m)) = self.answers.due(|(), _| Room::Always) {
                 self.say(id, m.tid);
             }
         }
@@ -738,14 +738,14 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
         while let Ok(e) = inbox.rx.recv_timeout(Duration::from_millis(2)) {
             match e {
                 NetEvent::Message(id, m) => {
-                    come.extend(answers.take(id, m, |_| room(open.len() + come.len())).map(|m| (id, m)))
+                    come.extend(answers.take(id, m, |_| (), |(), _| room(open.len() + come.len())).map(|m| (id, m)))
                 }
                 NetEvent::Taken(id) => answers.taken(id),
                 e => panic!("{e:?}"),
             }
         }
         answers.look_for_room();
-        while let Some(one) = answers.due(|_, _| room(open.len() + come.len())) {
+        while let Some(one) = answers.due(|(), _| room(open.len() + come.len())) {
             come.push(one);
         }
         for (id, m) in come {
@@ -789,21 +789,21 @@ fn who_waits_for_room_is_not_overtaken() {
     let ask = |tid| Message { kind: kind::POOL_OP, tid, ..Message::default() };
     let (late, waiting) = ids.split_last().unwrap();
     for id in waiting {
-        assert!(answers.take(*id, ask(1), |_| Room::Full(3)).is_none());
+        assert!(answers.take(*id, ask(1), |_| (), |(), _| Room::Full(3)).is_none());
     }
     for _ in 0..5 {
         answers.look_for_room();
-        assert!(answers.due(|_, _| Room::Full(3)).is_none());
+        assert!(answers.due(|(), _| Room::Full(3)).is_none());
     }
     assert!(
-        answers.take(*late, ask(1), |_| Room::In(4)).is_some()
-            && answers.take(*late, ask(2), |_| Room::Always).is_some()
+        answers.take(*late, ask(1), |_| (), |(), _| Room::In(4)).is_some()
+            && answers.take(*late, ask(2), |_| (), |(), _| Room::Always).is_some()
     );
-    assert!(answers.take(*late, ask(3), |_| Room::In(3)).is_none(), "he waits behind the others");
+    assert!(answers.take(*late, ask(3), |_| (), |(), _| Room::In(3)).is_none(), "he waits behind the others");
     let mut asked = Vec::new();
     for _ in 0..2 {
         answers.look_for_room();
-        while let Some((id, _)) = answers.due(|_, _| Room::In(3)) {
+        while let Some((id, _)) = answers.due(|(), _| Room::In(3)) {
             asked.push(id);
         }
         if asked.len() < ids.len() {
@@ -811,5 +811,5 @@ fn who_waits_for_room_is_not_overtaken() {
         }
     }
     assert_eq!((asked.len(), asked.last()), (ids.len(), Some(late)));
-    assert!(answers.take(*late, ask(4), |_| Room::In(3)).is_some());
+    assert!(answers.take(*late, ask(4), |_| (), |(), _| Room::In(3)).is_some());
 }

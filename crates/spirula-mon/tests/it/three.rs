@@ -569,6 +569,40 @@ fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
     }
 }
 
+/// Clients of the leader that always have more to ask for, of what has its turn, leave room for what others forward to it: that is done with
+/// the next turn.
+#[test]
+fn clients_of_the_leader_do_not_take_the_turns_of_those_of_others() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let peon = (leader + 1) % 3;
+    for mon in [leader, peon] {
+        c.open(mon, 7, EntityType::Client, "admin");
+    }
+    let ask = |tid: u64| {
+        MPoolOp { version: 0, fsid: FSID, pool: 1, op: 0x21, snap: 0, name: String::new(), crush_rule: -1 }
+            .into_message(tid)
+    };
+    let mut tid = 0;
+    let mut fill = |c: &mut Three| {
+        let before = tid;
+        while c.mons[leader].as_ref().unwrap().has_room_for(7, &ask(1)) {
+            tid += 1;
+            c.event(leader, MonEvent::Message { conn: 7, message: ask(tid) });
+        }
+        tid - before
+    };
+    assert!(fill(&mut c) > 4000);
+    c.event(peon, MonEvent::Message { conn: 7, message: ask(1) });
+    let answered = |c: &Three| c.sent.iter().any(|(mon, _, m)| *mon == peon && m.kind == MPoolOpReply::KIND);
+    for _ in 0..3 {
+        c.tick();
+        fill(&mut c);
+    }
+    assert!(answered(&c), "he waits until the others have no more to ask for");
+}
+
 /// Two OSDs missed a third while nobody led, and hear it again by the time somebody does: their monitor tells their last words only.
 #[test]
 fn a_new_leader_is_told_of_no_silence_that_is_over() {
@@ -1193,7 +1227,7 @@ fn a_full_bound_stops_only_what_would_come_under_it() {
     assert_eq!(c.closed, []);
 }
 
-/// What other monitors forward for their clients takes half of the leader's room, so that a daemon is heard there.
+/// What other monitors forward for their clients takes three quarters of the leader's room, so that a daemon is heard there.
 #[test]
 fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leader() {
     for reads in [false, true] {

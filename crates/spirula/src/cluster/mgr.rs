@@ -207,7 +207,7 @@ impl Daemon for MgrDaemon {
                     let news = self.mon.message(message);
                     return self.mon_news(news);
                 }
-                if let Some(message) = self.answers.take(conn, message, |_| Room::Always) {
+                if let Some(message) = self.answers.take(conn, message, |_| (), |(), _| Room::Always) {
                     self.feed(MgrEvent::Message { conn, message });
                 }
             }

@@ -9,13 +9,14 @@ use spirula_messages::Message;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
 use spirula_mon::{
-    Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, StoreError, mkfs,
+    Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, Sort, StoreError,
+    mkfs,
 };
 use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
 use spirula_runtime::{
-    Answers, Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Room, Service, clock, entropy, mailbox,
+    Answers, Daemon, Hub, Link, Listener, Mailbox, NetEvent, Peer, Room, Service, clock, entropy, mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -168,7 +169,7 @@ struct PeerLink {
 pub struct MonDaemon {
     mon: Mon,
     /// Those who opened a link to us.
-    answers: Answers,
+    answers: Answers<Sort>,
     /// Links we opened to other monitors, by name; what they say comes over links they opened.
     peers: HashMap<String, PeerLink>,
     me: Peer,
@@ -426,10 +427,10 @@ fn disk_thread(
 }
 
 /// Whether the monitor has room for what a client says.
-fn room(mon: &Mon, conn: LinkId, m: &Message) -> Room {
-    match mon.bound_of(conn, m) {
+fn room(mon: &Mon, sort: Sort, m: &Message) -> Room {
+    match mon.bound_of(sort, m) {
         None => Room::Always,
-        Some(bound) if mon.has_room_in(bound, m) => Room::In(bound as u8),
+        Some(bound) if mon.has_room_in(bound, sort, m) => Room::In(bound as u8),
         Some(bound) => Room::Full(bound as u8),
     }
 }
@@ -440,7 +441,8 @@ impl Daemon for MonDaemon {
     fn handle(&mut self, event: MonMail) {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => {
-                if let Some(message) = self.answers.take(conn, message, |m| room(&self.mon, conn, m)) {
+                let sort = |m: &Message| self.mon.sort_of(conn, m);
+                if let Some(message) = self.answers.take(conn, message, sort, |sort, m| room(&self.mon, sort, m)) {
                     self.feed(MonEvent::Message { conn, message });
                 }
             }
@@ -499,7 +501,7 @@ impl Daemon for MonDaemon {
         loop {
             if self.mon.has_more() {
                 self.feed(MonEvent::More);
-            } else if let Some((conn, message)) = self.answers.due(|conn, m| room(&self.mon, conn, m)) {
+            } else if let Some((conn, message)) = self.answers.due(|sort, m| room(&self.mon, sort, m)) {
                 self.feed(MonEvent::Message { conn, message });
             } else {
                 break;
