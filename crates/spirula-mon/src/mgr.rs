@@ -143,6 +143,11 @@ impl Mon {
     /// Gives up managers that fell silent, and draws the consequences of the newest digest.
     pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
         let (now, started) = (self.steady, self.judging_since);
+        // Of those that are in no map nothing need be known.
+        let (map, steady) = (&work.state.mgrmap, self.steady);
+        self.mgr.beacons.retain(|gid, last| {
+            map.active_gid == *gid || map.standbys.contains_key(gid) || seconds_between(*last, steady) <= BEACON_GRACE
+        });
         let beacons = &self.mgr.beacons;
         let silent = |gid: u64, seconds: f64| {
             let last = beacons.get(&gid).copied().unwrap_or(started).max(started);
