@@ -42,6 +42,9 @@ const READ_AGAIN: u64 = 3;
 const FORWARD_AGAIN: u64 = 20;
 /// Ticks of silence after which a monitor no longer counts as in quorum.
 const SILENT_TICKS: u64 = 12;
+/// Ticks without a sign that the leader has a majority, after which a monitor that it contradicts leaves it; and for how long.
+const UNLED_TICKS: u64 = 50;
+const SHUN_TICKS: u64 = 100;
 /// Ticks for which a contradiction counts. A leader repeats what is not acknowledged with each heartbeat.
 const CONTRADICTED_TICKS: u64 = 30;
 /// Ticks of silence after which the sessions it forwarded for are given up.
@@ -246,6 +249,8 @@ pub(crate) struct Quorum {
     contradictions: BTreeMap<MemberId, (u64, String)>,
     /// At the leader: what others said of its own frames in the same way.
     told_contradictions: BTreeMap<MemberId, String>,
+    /// When this monitor began to follow its leader, or when that last showed that it has a majority.
+    led: u64,
 }
 
 impl Quorum {
@@ -285,6 +290,7 @@ impl Quorum {
             applied: 0,
             contradictions: BTreeMap::new(),
             told_contradictions: BTreeMap::new(),
+            led: 0,
         }
     }
 
@@ -581,6 +587,7 @@ impl Mon {
         self.forward_done(via, out);
     }
 
+    /// Whoever forwarded a request need not do so again.
     pub(crate) fn forward_done(&self, via: Option<(MemberId, u64)>, out: &mut Vec<MonEffect>) {
         if let Some((member, id)) = via
             && let Some(boot) = self.q.boots.get(&member)
@@ -793,6 +800,7 @@ impl Mon {
             self.park(lost.into_iter().chain(queued));
         }
         self.q.asked = None;
+        self.q.led = self.q.ticks;
         if self.q.other_leader().is_some() {
             for (id, f) in &self.q.forwards {
                 self.send_forward(*id, &f.ask, out);
@@ -941,11 +949,33 @@ impl Mon {
             self.leader_tick(out);
         } else {
             self.leave_if_removed(out);
+            self.leave_odd_leader();
         }
         self.tick_scrub();
         self.watch_commits();
         self.refresh_quorum();
         self.maybe_compact(out);
+    }
+
+    /// A leader of another history, which no majority follows, is left alone for as long as the others need to agree on one of themselves.
+    /// One that has a majority says so with [`MonTime`]: then it is this monitor that is odd.
+    fn leave_odd_leader(&mut self) {
+        let Some(leader) = self.q.other_leader() else { return };
+        if self.q.ticks <= self.q.led + UNLED_TICKS {
+            return;
+        }
+        if let Some(why) = self.q.contradiction(leader).cloned()
+            && let Some(node) = &mut self.q.node
+        {
+            let name = self.state.members.get(&leader).map_or("?", |m| &m.name);
+            tracing::warn!(
+                leader = name,
+                why,
+                "the leader contradicts what is agreed on, and has no majority; not heard for a while"
+            );
+            node.shun(leader, SHUN_TICKS);
+            self.q.led = self.q.ticks;
+        }
     }
 
     fn send_clients_away(&mut self, out: &mut Vec<MonEffect>) {
@@ -1073,7 +1103,8 @@ impl Mon {
             let heard = |id: &MemberId| node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS);
             // One that was stopped since contradicts nobody.
             let refuses = |id: &MemberId| {
-                if !heard(id) {
+                // One that answers no heartbeat either is heard when it wants to be elected, now and then.
+                if node.silent_for(*id).is_none_or(|t| t > CONTRADICTED_TICKS) {
                     return None;
                 }
                 let why = self.q.contradiction(*id).or_else(|| self.q.told_contradictions.get(id))?;
@@ -1206,6 +1237,7 @@ impl Mon {
             MonTime::KIND => {
                 let t = MonTime::from_message(m)?;
                 if !self.q.leads() && member.is_some() && member == self.q.other_leader() {
+                    self.q.led = self.q.ticks;
                     self.set_quorum_names(t.quorum);
                     (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
                     self.osds.pairs.shown = t.pairs;

@@ -154,6 +154,8 @@ pub struct Node {
     /// Confirmed reads that wait for their index.
     reads: Vec<(u64, u64)>,
     heard: BTreeMap<MemberId, u64>,
+    /// Who is not heard, and until when.
+    shunned: Option<(MemberId, u64)>,
 }
 
 impl std::fmt::Debug for Node {
@@ -244,6 +246,7 @@ impl Node {
             offered: None,
             reads: Vec::new(),
             heard: BTreeMap::new(),
+            shunned: None,
         };
         node.work(out);
         if node.members.voters.len() == 1 && node.members.voters.contains(&id) {
@@ -285,6 +288,13 @@ impl Node {
     /// Ticks since a frame came from `id`; `None` if none ever did.
     pub fn silent_for(&self, id: MemberId) -> Option<u64> {
         self.heard.get(&id).map(|at| self.now - at)
+    }
+
+    /// Hears nothing of `id` for so many ticks, as if it were cut off: it leads, and what it wants taken contradicts what is committed here.
+    /// Its heartbeats would keep everybody else from leading, and a log of a newer term has it elected again before the others have agreed
+    /// on anything under one of themselves; afterwards none of them votes for it.
+    pub fn shun(&mut self, id: MemberId, ticks: u64) {
+        self.shunned = Some((id, self.now + ticks));
     }
 
     /// At a leader: what `id` still lacks, in entries. `None` for who does not belong, or
@@ -431,7 +441,7 @@ impl Node {
         if bytes.len() > FRAME_MAX {
             return Err(Refusal::TooLarge(bytes.len()));
         }
-        if self.waits_for_disk() {
+        if self.waits_for_disk() || self.shunned.is_some_and(|(id, until)| id == from && self.now < until) {
             return Ok(());
         }
         let frame: Frame = spirula_encoding::from_slice(bytes)?;

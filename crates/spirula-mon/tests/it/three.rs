@@ -370,6 +370,47 @@ fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
     }
 }
 
+/// As above, but with a newer term: the others elect the odd one, and refuse all that it wants agreed on. They leave it, and then elect it no
+/// more.
+#[test]
+fn a_monitor_that_contradicts_the_others_does_not_stay_their_leader() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    for n in 0..5 {
+        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
+        c.tick();
+    }
+    (0..30).for_each(|_| c.tick());
+    let odd = (0..3).find(|i| *i != leader).unwrap();
+    let disk = &mut c.stored[odd];
+    disk.hard.commit = disk.entries.last().unwrap().index;
+    disk.hard.term = 50;
+    disk.entries.iter_mut().for_each(|e| e.term = 50);
+    (0..3).for_each(|mon| c.restart(mon));
+    let follows = |c: &Three| {
+        let view = |mon: usize| c.mons[mon].as_ref().unwrap().view().quorum.leader.clone();
+        (0..3).filter(|mon| *mon != odd).map(view).collect::<Vec<_>>()
+    };
+    let mut of_odd = 0;
+    for _ in 0..300 {
+        c.tick();
+        of_odd += u32::from(follows(&c) == [NAMES[odd], NAMES[odd]]);
+    }
+    assert!(of_odd > 0, "it was elected");
+    let now = c.leader().expect("the others have a leader");
+    assert_ne!(now, odd);
+    for _ in 0..300 {
+        c.tick();
+        assert_eq!(follows(&c), [NAMES[now], NAMES[now]]);
+    }
+    c.sent.clear();
+    c.command(now, r#"{"prefix": "config-key set", "key": "y", "val": "x"}"#);
+    (0..10).for_each(|_| c.tick());
+    assert!(c.sent.iter().any(|(mon, _, m)| *mon == now && m.kind == MMonCommandAck::KIND));
+    assert!(c.mons[now].as_ref().unwrap().view().quorum.contradicting.contains_key(NAMES[odd]));
+}
+
 /// All of them run on older copies; each OSD tells one of them alone.
 #[test]
 fn every_monitor_knows_what_daemons_told_any_of_them_of_forgotten_maps() {
