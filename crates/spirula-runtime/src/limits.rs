@@ -31,7 +31,7 @@ pub const REQUESTS_PER_LINK: usize = 2048;
 /// needs, and what a monitor forwards with it fits a frame between monitors.
 pub const REQUEST_BYTES: usize = 4 << 20;
 /// The least and the most clients of one monitor or manager of which a request of more than two [`RECEIVE_BUFFER`]s may be on its way
-/// in at a time; others wait. In between, as many as make an eighth of the payloads' budget.
+/// in at a time; others wait, and of one user half as many. In between, as many as make an eighth of the payloads' budget.
 pub const LARGE_REQUESTS: (usize, usize) = (2, 16);
 /// Bytes queued towards one peer above which nothing more is read from it.
 pub const OUT_BYTES: usize = 256 << 20;

@@ -11,6 +11,7 @@
 
 mod accept;
 mod connect;
+mod places;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use crate::link::{Intake, Link, LinkId, NetEvent, NetSink, OutQueue, Peer, next_
 use crate::{clock, limits};
 use accept::Accepting;
 use bytes::{Buf, BytesMut};
+use places::{LargePlace, LargePlaces};
 use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_messenger::auth::AuthRequest;
 use spirula_messenger::{Connection, Event, Opening, Output, SessionKey, Wanted};
@@ -33,7 +35,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 /// Why a connection ended that the far end closed in due form.
 const CLOSED_BY_PEER: &str = "closed by the peer";
@@ -126,9 +128,11 @@ struct Task {
     /// When the payload that is being read was begun.
     payload_since: Duration,
     /// Of a client of a monitor or manager: the places for large requests.
-    large: Option<Arc<Semaphore>>,
+    large: Option<Arc<LargePlaces>>,
     /// Its place, and since when.
-    place: Option<(OwnedSemaphorePermit, Duration)>,
+    place: Option<(LargePlace, Duration)>,
+    /// Whose connection it is, for these.
+    user: String,
     output: Output,
     /// When it was found closed by the daemon, and how much was still to be written.
     closing: Option<(Duration, usize)>,
@@ -160,6 +164,7 @@ impl Task {
             payload_since: Duration::ZERO,
             large: None,
             place: None,
+            user: String::new(),
             output: Output::default(),
             closing: None,
         }
@@ -282,7 +287,7 @@ impl Task {
     fn has_place(&mut self) -> bool {
         let Some(places) = &self.large else { return true };
         if self.place.is_none() {
-            self.place = places.clone().try_acquire_owned().ok().map(|p| (p, clock::monotonic()));
+            self.place = places.take(&self.user).map(|p| (p, clock::monotonic()));
         }
         self.place.is_some()
     }
@@ -509,6 +514,7 @@ impl Task {
                 if !outgoing && who.kind == EntityType::Client {
                     self.out_bytes = limits::CLIENT_OUT_BYTES;
                     self.large = self.accepting.as_ref().and_then(|a| a.large.clone());
+                    self.user.clone_from(&who.id);
                 }
                 if !self.known {
                     self.known = true;

@@ -12,6 +12,7 @@
 //! In all of these the owner hears [`NetEvent::Closed`], and the peer, if it lives, that its session is lost: when it comes back to go on
 //! it is told RESET, which its owner hears as [`NetEvent::Renewed`].
 
+use super::places::LargePlaces;
 use super::{Ends, HELD_BACK, Task};
 use crate::auth::Authenticator;
 use crate::door::{Door, Guest};
@@ -25,7 +26,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 /// Between two looks at sessions that wait for their peers.
 const LOOK: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(crate) struct Acceptor {
     endpoint: Endpoint,
     pub(super) lossless: Arc<Mutex<Lossless>>,
     door: Door,
-    large: Option<Arc<Semaphore>>,
+    large: Option<Arc<LargePlaces>>,
 }
 
 impl Acceptor {
@@ -70,7 +70,7 @@ impl Acceptor {
             endpoint.limits.request = limits::REQUEST_BYTES;
             let (least, most) = limits::LARGE_REQUESTS;
             let places = (hub.pool().budget() / 8 / limits::REQUEST_BYTES).clamp(least, most);
-            large = Some(Arc::new(Semaphore::new(places)));
+            large = Some(LargePlaces::new(places));
         }
         // Our own daemons keep their sessions over a broken connection; clients resend.
         endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
@@ -147,7 +147,7 @@ pub(super) struct Accepting {
     pub lossless: Arc<Mutex<Lossless>>,
     pub guest: Guest,
     /// Places for large requests of clients, where they are limited.
-    pub large: Option<Arc<Semaphore>>,
+    pub large: Option<Arc<LargePlaces>>,
 }
 
 /// The lossless sessions that peers began with one listener.
