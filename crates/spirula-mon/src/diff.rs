@@ -43,6 +43,17 @@ pub fn advance(old: &OsdMap, inc: &mut Incremental) -> Result<EncodedOsdMap, Str
     Ok(map)
 }
 
+/// Does this add what only commands, of people and of the balancer, add to a map?
+pub fn adds(inc: &Incremental, old: &OsdMap) -> bool {
+    !inc.crush.is_empty()
+        || inc.new_max_osd > old.max_osd()
+        || inc.new_pools.keys().any(|id| !old.pools.contains_key(id))
+        || !inc.new_pool_names.is_empty()
+        || !inc.new_ec_profiles.is_empty()
+        || !inc.new_pg_upmap.is_empty()
+        || !inc.new_pg_upmap_items.is_empty()
+}
+
 fn diff_cluster(inc: &mut Incremental, old: &OsdMap, new: &OsdMap) {
     if old.flags != new.flags {
         inc.new_flags = new.flags as i32;

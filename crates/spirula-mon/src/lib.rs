@@ -33,6 +33,7 @@ mod event;
 mod failure;
 pub mod image;
 pub mod join;
+pub mod kept;
 mod kv;
 mod mds;
 mod merges;

@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
+/// Bytes of OSD maps in one message, about: one map at least.
+const MAPS_BYTES: u64 = 4 << 20;
 /// Most incrementals that a client is sent before it asks for the next map.
 const MAPS_OF_WARNING: Epoch = 8;
 /// Most subscriptions of one session; a client has a handful.
@@ -157,7 +159,7 @@ impl Session {
                 let epoch = (sub.next as Epoch).max(state.oldest_osdmap());
                 let full = state.osdmap_at(epoch)?;
                 let fulls = vec![(epoch, full.bytes().clone())];
-                let (oldest, newest) = (state.oldest_osdmap(), state.osdmap.epoch);
+                let (oldest, newest) = (state.settled_osdmap(), state.osdmap.epoch);
                 send(MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }.into_message(0));
                 Some(next)
             }
@@ -253,33 +255,49 @@ fn push_log(level: u16, sub: Sub, fsid: Uuid, state: &State, send: &mut impl FnM
 }
 
 /// OSD maps from `start` (0: newest full map). Who needs every epoch (`history`) gets the
-/// oldest kept full map and all that follows when `start` is older than that.
+/// oldest kept full map and all that follows when `start` is older than that, and is told from when on maps are needed; everybody
+/// else gets the newest full map then, and where the changes have more bytes.
 fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Vec<Message> {
     let newest = state.osdmap.epoch;
-    let oldest = state.oldest_osdmap();
+    let begins = state.oldest_osdmap();
+    let oldest = if history { state.settled_osdmap() } else { begins };
     let message = |incrementals, fulls| MOsdMap { fsid, incrementals, fulls, oldest, newest }.into_message(0);
-    let full_newest = || vec![message(Vec::new(), vec![(newest, state.osdmap.bytes().clone())])];
-    if start == 0 && !history {
+    let full_newest = || {
+        let fulls = vec![(newest, state.osdmap.bytes().clone())];
+        // A client that is told of older ones may ask for what is between.
+        let oldest = if history { oldest } else { newest };
+        vec![MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }.into_message(0)]
+    };
+    let dear = || state.incrementals.bytes_from(start..) > (state.osdmap.bytes().len() as u64).max(MAPS_BYTES);
+    if !history && (start == 0 || dear()) {
         return full_newest();
     }
     let mut fulls = Vec::new();
     let mut from = start;
-    if start <= oldest || !state.incrementals.contains_key(&start) {
+    if start <= begins || !state.incrementals.contains_key(&start) {
         if !history || start == 0 {
             return full_newest();
         }
-        match state.fulls.first_key_value() {
-            Some((e, bytes)) => {
-                fulls.push((*e, bytes.clone()));
-                from = e + 1;
+        match state.fulls.get(&begins) {
+            Some(bytes) => {
+                fulls.push((begins, bytes.clone()));
+                from = begins + 1;
             }
             None => return full_newest(),
         }
     }
     let incs: Vec<_> = state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect();
     let mut out = Vec::new();
-    for chunk in incs.chunks(MAPS_PER_MESSAGE) {
-        out.push(message(chunk.to_vec(), std::mem::take(&mut fulls)));
+    let mut rest = &incs[..];
+    while !rest.is_empty() {
+        let mut bytes = fulls.iter().map(|(_, b): &(Epoch, bytes::Bytes)| b.len() as u64).sum::<u64>();
+        let fits = rest.iter().take(MAPS_PER_MESSAGE).take_while(|(_, b)| {
+            bytes += b.len() as u64;
+            bytes <= MAPS_BYTES
+        });
+        let (now, later) = rest.split_at(fits.count().max(1));
+        rest = later;
+        out.push(message(now.to_vec(), std::mem::take(&mut fulls)));
     }
     out
 }
@@ -319,5 +337,40 @@ mod tests {
         let full = (0..2 * SUBSCRIPTIONS_MAX)
             .map(|n| subscribe(format!("mdsmap.{n}.{}", "x".repeat(FS_NAME_MAX - 5)), String::new()));
         assert!(full.max().unwrap() <= 32 << 10);
+    }
+
+    /// Large maps were let go of though they are needed: an OSD that lacks them gets the oldest that leads to the newest, and is not told
+    /// that what was before is settled; a client gets the newest, and nothing that makes it ask for those between.
+    #[test]
+    fn who_is_behind_what_is_kept_gets_a_full_map() {
+        let mut state = crate::state::tests::new().0;
+        for n in 0..50 {
+            let edited = crate::state::tests::with_crush(&state.osdmap, 5 << 20, n);
+            assert!(state.advance_osdmap(&edited, Default::default(), 0).unwrap());
+        }
+        let (begins, newest) = (state.oldest_osdmap(), state.osdmap.epoch);
+        assert!(begins > 10 && state.settled_osdmap() == 1);
+        let sent = |start, history| {
+            let all = osdmap_messages(Uuid::default(), &state, start, history);
+            let sizes = all.iter().map(|m| m.front.len() + m.middle.len() + m.data.len()).max();
+            assert!(sizes <= Some(12 << 20), "a message of {sizes:?} bytes");
+            all.iter().map(|m| MOsdMap::from_message(m).unwrap()).collect::<Vec<_>>()
+        };
+        for start in [2, 7, begins] {
+            let osd = sent(start, true);
+            let fulls: Vec<Epoch> = osd.iter().flat_map(|m| &m.fulls).map(|(e, _)| *e).collect();
+            let incs: Vec<Epoch> = osd.iter().flat_map(|m| &m.incrementals).map(|(e, _)| *e).collect();
+            assert_eq!((fulls, incs), (vec![begins], (begins + 1..=newest).collect()));
+            assert!(osd.iter().all(|m| m.oldest == 1 && m.newest == newest));
+        }
+        for start in [0, 2, begins, newest - 5] {
+            let client = sent(start, false);
+            let fulls: Vec<Epoch> = client.iter().flat_map(|m| &m.fulls).map(|(e, _)| *e).collect();
+            assert_eq!((client.len(), fulls, client[0].incrementals.len()), (1, vec![newest], 0), "{start}");
+            assert_eq!(client[0].oldest, newest);
+        }
+        let (next, client) = (sent(newest, true), sent(newest, false));
+        assert!(next[0].fulls.is_empty() && next[0].incrementals.len() == 1);
+        assert!(client[0].incrementals.len() + client[0].fulls.len() == 1);
     }
 }

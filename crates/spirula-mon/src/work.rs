@@ -6,7 +6,7 @@ use crate::commands::CommandResult;
 use crate::done::Done;
 use crate::event::{ConnId, Peer};
 use crate::quorum::{After, Ask};
-use crate::state::State;
+use crate::state::{AdvanceError, State};
 use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, FsMap, OsdMap};
@@ -105,6 +105,8 @@ pub struct Work {
     fs_epoch: Epoch,
     /// OSD maps before this epoch are needed by nobody; 0 if that is not known.
     oldest_needed: Epoch,
+    /// What was refused is of the OSD map's size, no defect.
+    map_too_large: bool,
 }
 
 /// A batch on its way to the quorum.
@@ -142,6 +144,7 @@ impl Work {
             new_done: Vec::new(),
             speaker,
             oldest_needed: 0,
+            map_too_large: false,
         }
     }
 
@@ -219,7 +222,10 @@ impl Work {
             Some(mut map) => {
                 map.clean_temps();
                 map.clean_upmaps();
-                self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ())
+                self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ()).map_err(|e| {
+                    self.map_too_large = matches!(e, AdvanceError::TooLarge(_));
+                    e.to_string()
+                })
             }
             None => Ok(()),
         }
@@ -229,12 +235,17 @@ impl Work {
     pub fn refuse(&mut self, why: &str) {
         self.after.clear();
         self.stops.clear();
+        let (errno, text) = if self.map_too_large {
+            (spirula_types::errno::EFBIG, why.to_owned())
+        } else {
+            (spirula_types::errno::EIO, format!("internal error: {why}"))
+        };
         for (_, reply) in &mut self.replies {
             match reply {
                 Reply::Command { result, .. } => {
-                    *result = CommandResult::err(spirula_types::errno::EIO, format!("internal error: {why}"));
+                    *result = CommandResult::err(errno, text.clone());
                 }
-                Reply::PoolOp { result, .. } => *result = -spirula_types::errno::EIO,
+                Reply::PoolOp { result, .. } => *result = -errno,
                 Reply::RemovedSnaps { removed, .. } => removed.snaps.clear(),
                 Reply::MarkedDown(_) | Reply::Ready(_) => {}
             }
