@@ -1097,6 +1097,10 @@ impl Mon {
         let term = s.term.min(u64::from(u32::MAX) / 2) as u32;
         // As Ceph counts: two per election; a monitor alone stands for itself.
         self.quorum.election_epoch = if voters == 1 { (2 * term).saturating_sub(1) } else { 2 * term };
+        let large = node.unsendable_snapshot();
+        if self.quorum.unsendable.as_ref().map(|(bytes, _)| *bytes) != large {
+            self.quorum.unsendable = large.map(|bytes| (bytes, self.state.largest_tables()));
+        }
         let leader = s.leader.and_then(|l| self.state.members.get(&l)).map(|m| m.name.clone()).unwrap_or_default();
         if self.q.leads() {
             let name = |id: &MemberId| Some(self.state.members.get(id)?.name.clone());

@@ -440,6 +440,19 @@ impl State {
         spirula_encoding::to_vec(&keys).into()
     }
 
+    /// The three tables that have the most bytes, the largest first.
+    pub fn largest_tables(&self) -> Vec<(String, u64)> {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for (key, value) in self.to_txn().ops {
+            let (table, name) = split_key(&key);
+            *sums.entry(table.to_owned()).or_default() += (name.len() + value.map_or(0, |v| v.len())) as u64;
+        }
+        let mut all: Vec<(String, u64)> = sums.into_iter().collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        all.truncate(3);
+        all
+    }
+
     /// A state from [`Self::to_bytes`].
     ///
     /// # Errors

@@ -35,6 +35,8 @@ pub struct QuorumInfo {
     pub facts: BTreeMap<String, Metadata>,
     /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
     pub stalled: Option<u64>,
+    /// Bytes of the agreed state, and of its largest parts, if no monitor could take it over from another.
+    pub unsendable: Option<(u64, Vec<(String, u64)>)>,
     /// Monitors that take no part though they are heard, since their stores contradict what the others have agreed on, and in what.
     pub contradicting: BTreeMap<String, String>,
     /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have

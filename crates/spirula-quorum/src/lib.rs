@@ -29,4 +29,5 @@ mod types;
 
 pub use frame::FRAME_MAX;
 pub use node::{Config, Effect, Node, NotLeader, OpenError, Persist, Refusal};
+pub use snapshot::SNAPSHOT_MAX;
 pub use types::{ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status};

@@ -5,7 +5,7 @@
 
 use crate::frame::{Chunk, FRAME_MAX, Frame, travels};
 use crate::log::{Log, change_of, change_to_raft, from_raft, members_of};
-use crate::snapshot::{Incoming, Next, Outgoing, take};
+use crate::snapshot::{Incoming, Next, Outgoing, SNAPSHOT_MAX, take};
 use crate::types::{ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status};
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
@@ -32,12 +32,22 @@ pub struct Config {
     pub seed: u64,
     /// Bytes of entries in one frame; at least one entry is sent.
     pub frame_bytes: u64,
+    /// Bytes of a snapshot above which no member takes it in: the same at all of them.
+    pub snapshot_bytes: u64,
 }
 
 impl Config {
     /// What fits ticks of 100 ms: a new leader about 1.2 s after the old one died.
     pub fn new(id: MemberId, seed: u64) -> Self {
-        Self { id, election_ticks: 8, election_spread: 6, heartbeat_ticks: 2, seed, frame_bytes: 1 << 20 }
+        Self {
+            id,
+            election_ticks: 8,
+            election_spread: 6,
+            heartbeat_ticks: 2,
+            seed,
+            frame_bytes: 1 << 20,
+            snapshot_bytes: SNAPSHOT_MAX,
+        }
     }
 }
 
@@ -149,6 +159,12 @@ pub struct Node {
     held: VecDeque<(u64, Vec<eraftpb::Message>)>,
     outgoing: BTreeMap<MemberId, Outgoing>,
     incoming: Option<Incoming>,
+    /// Bytes of a snapshot above which nobody takes it in.
+    snapshot_max: u64,
+    /// Bytes of this member's snapshot, if they are more.
+    unsendable: Option<u64>,
+    /// That another's is so large was said.
+    too_large_said: bool,
     /// A complete snapshot in the library's hands, until it says what it makes of it.
     offered: Option<Snapshot>,
     /// Confirmed reads that wait for their index.
@@ -220,6 +236,7 @@ impl Node {
             );
         }
         let (members, applied) = (snapshot.members.clone(), (snapshot.index, snapshot.term));
+        let snapshot_size = snapshot.data.len();
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw =
             RawNode::new(&raft_config, Log::new(hard, snapshot, entries), &logger).map_err(|e| fail(e.to_string()))?;
@@ -243,11 +260,15 @@ impl Node {
             held: VecDeque::new(),
             outgoing: BTreeMap::new(),
             incoming: None,
+            snapshot_max: config.snapshot_bytes,
+            unsendable: None,
+            too_large_said: false,
             offered: None,
             reads: Vec::new(),
             heard: BTreeMap::new(),
             shunned: None,
         };
+        node.weigh(snapshot_size);
         node.work(out);
         if node.members.voters.len() == 1 && node.members.voters.contains(&id) {
             // Nobody else to ask.
@@ -310,6 +331,26 @@ impl Node {
     /// True if a member can only be helped by a newer snapshot: call [`Self::compact`].
     pub fn snapshot_wanted(&self) -> bool {
         self.raw.store().snapshot_wanted()
+    }
+
+    /// Bytes of this member's snapshot, if they are more than any member takes in: one that was away for long, or is new, could only be
+    /// helped by it, and will not come up to the others.
+    pub fn unsendable_snapshot(&self) -> Option<u64> {
+        self.unsendable
+    }
+
+    /// Notes what a snapshot weighs that is this member's from now on.
+    fn weigh(&mut self, bytes: usize) {
+        let (bytes, most) = (bytes as u64, self.snapshot_max);
+        let was = std::mem::replace(&mut self.unsendable, (bytes > most).then_some(bytes));
+        if was.is_none() && self.unsendable.is_some() {
+            tracing::error!(
+                bytes,
+                most,
+                "the agreed state is larger than any member takes over from another: a member that is new, or was away for long, \
+                 stays behind until the state is smaller"
+            );
+        }
     }
 
     /// Entries and their bytes since the last snapshot.
@@ -411,6 +452,7 @@ impl Node {
         if index <= self.raw.store().snapshot().index || self.raw.raft.snap().is_some() {
             return;
         }
+        self.weigh(data.len());
         self.raw.mut_store().compact(Snapshot { index, term, members: self.members.clone(), data });
         let store = self.raw.store();
         let (snapshot, entries) = (store.snapshot().clone(), store.behind_snapshot());
@@ -518,7 +560,15 @@ impl Node {
         if raft.term == c.leader_term && raft.leader_id == from && raft.state == StateRole::Follower {
             self.raw.raft.election_elapsed = 0;
         }
-        let (ack, whole) = take(&mut self.incoming, from, c);
+        if c.total > self.snapshot_max && !std::mem::replace(&mut self.too_large_said, true) {
+            tracing::error!(
+                from,
+                bytes = c.total,
+                most = self.snapshot_max,
+                "the leader's state is larger than is taken over: this member stays behind until it is smaller"
+            );
+        }
+        let (ack, whole) = take(&mut self.incoming, from, c, self.snapshot_max);
         if let Some(offset) = ack {
             self.send_frame(from, &Frame::ChunkAck { index: c.index, offset }, out);
         }

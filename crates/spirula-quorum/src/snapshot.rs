@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 /// Bytes in one chunk.
 const CHUNK: usize = 256 << 10;
-/// Largest snapshot that is taken in.
-const SNAPSHOT_MAX: u64 = 1 << 30;
+/// Largest snapshot that is taken in, in bytes.
+pub const SNAPSHOT_MAX: u64 = 1 << 30;
 /// Ticks after which an unanswered chunk is sent again.
 const AGAIN: u64 = 5;
 /// Ticks without progress after which the transfer is given up.
@@ -94,10 +94,15 @@ pub(crate) struct Incoming {
     data: Vec<u8>,
 }
 
-/// Takes a chunk in. Answers with what to acknowledge, if anything, and the snapshot if it is
+/// Takes a chunk in of a snapshot of at most `most` bytes. Answers with what to acknowledge, if anything, and the snapshot if it is
 /// complete.
-pub(crate) fn take(slot: &mut Option<Incoming>, from: MemberId, c: &Chunk) -> (Option<u64>, Option<Snapshot>) {
-    if c.total > SNAPSHOT_MAX || c.offset > c.total || c.data.len() as u64 > c.total - c.offset {
+pub(crate) fn take(
+    slot: &mut Option<Incoming>,
+    from: MemberId,
+    c: &Chunk,
+    most: u64,
+) -> (Option<u64>, Option<Snapshot>) {
+    if c.total > most || c.offset > c.total || c.data.len() as u64 > c.total - c.offset {
         return (None, None);
     }
     let same = |i: &Incoming| (i.from, i.index, i.term, i.total) == (from, c.index, c.term, c.total);

@@ -46,6 +46,7 @@ struct Table {
     rng: u64,
     /// Planted bug: votes are not written down.
     votes_lost: bool,
+    snapshot_bytes: u64,
 }
 
 impl Table {
@@ -61,6 +62,7 @@ impl Table {
             leaders: BTreeMap::new(),
             rng: 1,
             votes_lost: false,
+            snapshot_bytes: crate::SNAPSHOT_MAX,
         };
         for &id in ids {
             let disk =
@@ -82,7 +84,7 @@ impl Table {
         m.state = m.disk.snapshot.data.to_vec();
         m.pending.clear();
         let mut out = vec![];
-        let config = Config { frame_bytes: 200, ..Config::new(id, m.starts) };
+        let config = Config { frame_bytes: 200, snapshot_bytes: self.snapshot_bytes, ..Config::new(id, m.starts) };
         m.node = Some(Node::open(&config, m.disk.hard, m.disk.snapshot.clone(), &m.disk.entries, &mut out).unwrap());
         self.perform(id, out);
     }
@@ -561,4 +563,54 @@ fn storms_show_a_vote_that_is_not_written_down() {
     std::panic::set_hook(hook);
     println!("found by seed {found:?}");
     assert!(found.is_some(), "two votes in one term went unnoticed in 300 storms");
+}
+
+/// A state that nobody takes over is known to be one, also after a restart; the log is folded all the same, and when the state is smaller
+/// who stayed behind comes up.
+#[test]
+fn a_snapshot_that_nobody_takes_is_known_and_its_log_is_folded() {
+    let mut t = Table::new(&[1, 2, 3]);
+    t.snapshot_bytes = 100;
+    t.ids().into_iter().for_each(|id| t.start(id));
+    t.settle();
+    while t.leader().is_none() {
+        t.tick(1);
+    }
+    let fold = |t: &mut Table, id: u64, size: usize| t.with(id, |n, out| n.compact(vec![b's'; size].into(), out));
+    let unsendable = |t: &Table, id: u64| t.members[&id].node.as_ref().unwrap().unsendable_snapshot();
+    let leader = t.leader().unwrap();
+    let away = t.ids().into_iter().find(|id| *id != leader).unwrap();
+    t.crash(away);
+    for n in 0..600 {
+        assert!(t.propose(leader, &format!("{n};")));
+        t.tick(1);
+    }
+    fold(&mut t, leader, 100);
+    assert_eq!(unsendable(&t, leader), None, "as large as may be");
+    t.propose(leader, "x;");
+    t.tick(1);
+    for id in t.ids().into_iter().filter(|id| *id != away) {
+        fold(&mut t, id, 101);
+        assert_eq!(unsendable(&t, id), Some(101));
+        assert_eq!(t.members[&id].node.as_ref().unwrap().log_weight().0, 0, "the log grows");
+    }
+    t.settle();
+    t.start(away);
+    t.tick(100);
+    let applied = |t: &Table, id: u64| t.members[&id].node.as_ref().unwrap().applied();
+    assert!(applied(&t, away) < 100, "it took what is too large");
+    t.start(leader);
+    assert_eq!(unsendable(&t, leader), Some(101));
+    while t.leader().is_none() {
+        t.tick(1);
+    }
+    let leader = t.leader().unwrap();
+    t.propose(leader, "y;");
+    t.tick(1);
+    for id in t.ids().into_iter().filter(|id| *id != away) {
+        fold(&mut t, id, 50);
+        assert_eq!(unsendable(&t, id), None);
+    }
+    t.tick(200);
+    assert_eq!(applied(&t, away), applied(&t, leader));
 }

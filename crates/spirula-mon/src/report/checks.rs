@@ -84,6 +84,16 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         );
         add(out, "MON_TASK_REFUSED", Severity::Error, summary, view.undone.len() as u64, detail);
     }
+    if let Some((bytes, parts)) = &view.quorum.unsendable {
+        let mut detail: Vec<String> =
+            parts.iter().map(|(table, n)| format!("{table}: {} MiB. {}", n >> 20, smaller(table))).collect();
+        detail.push("then: ceph tell mon.* compact".to_owned());
+        let summary = format!(
+            "what the monitors keep has {} MiB: a monitor that is new, or was away for long, cannot take it over",
+            bytes >> 20
+        );
+        add(out, "MON_STATE_TOO_LARGE", Severity::Warning, summary, 1, detail);
+    }
     if !view.quorum.contradicting.is_empty() {
         let detail = view.quorum.contradicting.iter().flat_map(|(name, why)| {
             [
@@ -460,5 +470,19 @@ fn never_out(view: &ClusterView<'_>, out: &mut Checks) {
         let summary = format!("mon {} has mon_osd_down_out_interval set to 0", view.quorum.leader);
         let detail = vec!["this has the same effect as the 'noout' flag".to_owned()];
         warn(out, "OSD_NO_DOWN_OUT_INTERVAL", summary, detail);
+    }
+}
+
+/// How a table of the monitors' becomes smaller.
+fn smaller(table: &str) -> &'static str {
+    match table {
+        "osdmap/full" | "osdmap/inc" => {
+            "OSD maps: old ones go when all PGs are clean; a smaller CRUSH map, fewer pools and upmaps make each smaller"
+        }
+        "kv" => "config-keys: ceph config-key dump, config-key rm, crash prune",
+        "log" => "the cluster log: it ends by itself; report it if it is that large",
+        "auth" => "users: ceph auth ls, auth rm",
+        "config" | "defaults" => "options: ceph config dump, config rm",
+        _ => "report this",
     }
 }

@@ -581,6 +581,22 @@ fn status_of_degraded_and_unknown_pgs_and_io() {
     );
 }
 
+/// What no monitor takes over is in health, with what makes it smaller.
+#[test]
+fn a_state_that_is_too_large_is_told() {
+    let mut w = World::new(OsdMap::default());
+    assert!(!health(&w.view(), true, Format::Plain).contains("MON_STATE_TOO_LARGE"));
+    w.quorum.unsendable = Some((1100 << 20, vec![("osdmap/inc".into(), 900 << 20), ("kv".into(), 60 << 20)]));
+    let text = health(&w.view(), true, Format::Plain);
+    for says in ["MON_STATE_TOO_LARGE", "has 1100 MiB", "osdmap/inc: 900 MiB", "kv: 60 MiB", "config-key rm", "compact"]
+    {
+        assert!(text.contains(says), "{says}: {text}");
+    }
+    let mut state = crate::state::State::new(w.monmap.clone(), w.osdmap.clone(), 0);
+    std::sync::Arc::make_mut(&mut state.kv).insert("a/b".into(), vec![7; 1 << 20].into());
+    assert_eq!(state.largest_tables()[0], ("kv".to_owned(), (1 << 20) + 3));
+}
+
 #[test]
 fn a_cluster_without_anything_can_be_reported_on() {
     let w = World::new(OsdMap::default());
