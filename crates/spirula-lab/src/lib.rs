@@ -10,6 +10,7 @@
 //! * [`drill`] — what breaks, and what came of it
 //! * [`mounted`] — an image as a directory
 //! * [`litter`] — a run that was killed leaves nothing behind
+//! * [`signal`] — only who is meant is killed
 //! * [`results`] — the files that a run leaves; [`report`] — one page of any number of them
 //!
 //! It owns its event loops and threads, the clock, and the processes that it starts.
@@ -38,6 +39,7 @@ pub mod results;
 pub mod s3;
 pub mod session;
 pub mod shown;
+pub mod signal;
 pub mod used;
 
 /// What nearly every module uses.

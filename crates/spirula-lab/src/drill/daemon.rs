@@ -7,8 +7,9 @@ use super::owed::{from_os, to_os};
 use crate::bail;
 use crate::litter::born;
 use crate::prelude::*;
+use crate::signal::{lives, signal_if};
 use crate::used::{Proc, daemons};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStringExt;
@@ -68,28 +69,12 @@ fn systemctl(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-fn signal(pid: u32, signal: Signal) -> Result<()> {
-    let known = i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is no process"))?;
-    kill_process(known, signal).with_context(|| format!("signal process {pid}"))
-}
-
-/// Is this very process there, and more than a zombie?
-pub fn lives(pid: u32, since: u64) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let more = stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']));
-    more && born(u64::from(pid)) == Some(since)
-}
-
 /// A process that stands still goes on, if it is still there.
 ///
 /// # Errors
 /// When it is somebody else's.
 pub fn go_on(pid: u32, since: u64) -> Result<bool> {
-    let there = lives(pid, since);
-    if there {
-        signal(pid, Signal::CONT)?;
-    }
-    Ok(there)
+    signal_if(pid, Signal::CONT, || lives(pid, since))
 }
 
 /// A process that can be started again as it was.
@@ -195,8 +180,17 @@ impl Daemon {
         self.end(Signal::TERM)
     }
 
+    /// Signals this very process.
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let there = signal_if(self.pid, signal, || lives(self.pid, self.born));
+        if !there.with_context(|| format!("{} is of the user {}", self.name, self.user.uid))? {
+            bail!("{} (process {}) ended, or is another process now", self.name, self.pid);
+        }
+        Ok(())
+    }
+
     fn end(&self, by: Signal) -> Result<()> {
-        signal(self.pid, by).with_context(|| format!("{} is of the user {}", self.name, self.user.uid))?;
+        self.signal(by)?;
         if let Some(unit) = &self.unit {
             // Or systemd starts it again before the drill does.
             systemctl(&["stop", unit])?;
@@ -216,7 +210,7 @@ impl Daemon {
     /// # Errors
     /// When it is not there.
     pub fn freeze(&self, still: bool) -> Result<()> {
-        signal(self.pid, if still { Signal::STOP } else { Signal::CONT })
+        self.signal(if still { Signal::STOP } else { Signal::CONT })
     }
 
     /// Does it run, as the process that it was or as another one with the same command line?
@@ -352,9 +346,11 @@ mod tests {
         assert_eq!(Daemon::from_json(&d.json()).as_ref(), Some(&d));
         assert_eq!(d.start().unwrap(), "osd.7 runs", "no second one is started");
         // Reaped here, so that its number is free.
-        signal(pid, Signal::KILL).unwrap();
+        assert!(Daemon { born: d.born + 1, ..d.clone() }.kill().is_err(), "another process had the number");
+        assert!(d.runs());
+        d.signal(Signal::KILL).unwrap();
         child.wait().unwrap();
-        assert!(!d.runs());
+        assert!(!d.runs() && d.freeze(true).is_err());
         let said = d.start().unwrap();
         let new: u32 = said.rsplit(' ').next().unwrap().trim_end_matches(')').parse().unwrap();
         while !is_so(new) {
