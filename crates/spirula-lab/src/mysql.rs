@@ -1,19 +1,22 @@
 //! `spirula bench mysql`: the thesis's loop. A MariaDB of its own in a directory, and mariadb-slap with more and more users.
 //!
 //! The server listens on a socket in that directory only, and ends with the run. What a killed run left, server and files, is
-//! ended and removed by the next one in the same directory.
+//! ended and removed by the next one in the same directory. That directory is locked meanwhile: a run that goes on is left alone.
 
 use crate::args::{Lab, MysqlArgs};
 use crate::bail;
 use crate::expect::bottleneck;
+use crate::litter::born;
 use crate::mounted::Mounted;
 use crate::objects::cluster_of;
 use crate::prelude::*;
 use crate::session::Session;
 use crate::shown::Shown;
+use crate::signal::{lives, signal_if};
 use crate::used::{Watch, children_cpu, cpu_seconds};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use rustix::process::Signal;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -26,6 +29,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server {
     dir: PathBuf,
     child: Child,
+    /// Held as long as it runs.
+    _lock: File,
+}
+
+/// Takes a directory for this run alone, until what is returned is dropped.
+fn lock(at: &Path) -> Result<File> {
+    let dir = File::open(at).with_context(|| format!("open {}", at.display()))?;
+    match dir.try_lock() {
+        Ok(()) => Ok(dir),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another 'spirula bench mysql' measures in {}: wait until it has ended, or give another directory",
+            at.display()
+        ),
+        Err(TryLockError::Error(e)) => {
+            Err(e).with_context(|| format!("lock {} (give a directory of a local disk)", at.display()))
+        }
+    }
 }
 
 fn which(names: &[&str]) -> Result<PathBuf> {
@@ -49,22 +69,24 @@ fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(3)..].join("; ")
 }
 
-/// Ends a server that a killed run left.
+/// Ends a server that a killed run left. Whoever calls this knows that no run goes on there.
 fn end_old(dir: &Path) -> Result<()> {
     let text = fs::read_to_string(dir.join("pid")).unwrap_or_default();
-    let Ok(pid) = text.trim().parse::<i32>() else { return Ok(()) };
-    let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let pid = text.trim().parse::<i32>().ok().and_then(|n| u32::try_from(n).ok());
+    let Some(pid) = pid.filter(|n| *n > 0) else { return Ok(()) };
+    let Some(since) = born(u64::from(pid)) else { return Ok(()) };
     // The number may be another's by now.
-    if !String::from_utf8_lossy(&args).contains(&*dir.to_string_lossy()) {
-        return Ok(());
-    }
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
-            .context("end the server of an earlier run")?;
-        let begun = Instant::now();
-        while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(20));
+    let is_ours = || {
+        let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&args).contains(&*dir.to_string_lossy()) && lives(pid, since)
+    };
+    signal_if(pid, Signal::KILL, is_ours).context("end the server of an earlier run")?;
+    let begun = Instant::now();
+    while is_ours() {
+        if begun.elapsed() > PATIENCE {
+            bail!("the server of an earlier run (process {pid}) does not end; what it has in {} stays", dir.display());
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
@@ -72,6 +94,7 @@ fn end_old(dir: &Path) -> Result<()> {
 impl Server {
     fn start(at: &Path) -> Result<Self> {
         let at = fs::canonicalize(at).with_context(|| format!("look at {}", at.display()))?;
+        let lock = lock(&at)?;
         let dir = at.join(FOLDER);
         if dir.exists() {
             end_old(&dir)?;
@@ -83,7 +106,9 @@ impl Server {
         if socket.as_os_str().len() > 100 {
             bail!("{}: the path is too long for a socket", dir.display());
         }
-        fs::create_dir_all(&data).with_context(|| format!("make {}", data.display()))?;
+        // Made, not found: somebody else may write to the directory around it.
+        let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+        make(&dir).and_then(|()| make(&data)).with_context(|| format!("make {}", data.display()))?;
         // Its files belong to whoever owns the directory: a server does not run as root unless told.
         let owner = fs::metadata(&data).context("look at the directory")?.uid();
         let user = if owner == 0 { "--user=root" } else { "--skip-symbolic-links" };
@@ -101,7 +126,7 @@ impl Server {
             bail!("mariadb-install-db in {}: {}", data.display(), why.lines().last().unwrap_or_default());
         }
         let log = dir.join("log");
-        let file = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
+        let file = File::create(&log).with_context(|| format!("write {}", log.display()))?;
         let child = Command::new(which(&["mariadbd", "mysqld"])?)
             .arg("--no-defaults")
             .arg(user)
@@ -114,7 +139,7 @@ impl Server {
             .stderr(file)
             .spawn()
             .context("start mariadbd")?;
-        let mut server = Self { dir, child };
+        let mut server = Self { dir, child, _lock: lock };
         let begun = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             if let Some(status) = server.child.try_wait().context("watch mariadbd")? {
@@ -251,6 +276,33 @@ pub fn mysql(lab: &Lab, a: &MysqlArgs) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process with the server's mark stands for the server of a run that goes on, then of one that was killed.
+    #[test]
+    fn a_run_that_goes_on_keeps_its_directory_and_its_server() {
+        let at = std::env::temp_dir().join(format!("spirula-lab-mysql-{}", std::process::id()));
+        let dir = at.join(FOLDER);
+        fs::create_dir_all(&dir).unwrap();
+        let mark = format!("--datadir={}", dir.display());
+        let mut child = Command::new("sh").args(["-c", "sleep 1000; :", &mark]).stdin(Stdio::null()).spawn().unwrap();
+        fs::write(dir.join("pid"), format!("{}\n", child.id())).unwrap();
+        let held = lock(&at).unwrap();
+        let e = Server::start(&at).err().unwrap().to_string();
+        assert!(e.contains("another 'spirula bench mysql' measures in"), "{e}");
+        assert!(e.contains("give another directory"), "{e}");
+        assert!(child.try_wait().unwrap().is_none() && dir.join("pid").exists(), "it is left alone");
+        drop(held);
+        // A child that another test has just forked has the lock, too, until it is its program.
+        let begun = Instant::now();
+        while lock(&at).is_err() {
+            assert!(begun.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = std::thread::spawn(move || child.wait().unwrap());
+        end_old(&dir).unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.join().unwrap()), Some(9));
+        fs::remove_dir_all(&at).unwrap();
+    }
 
     #[test]
     fn what_mariadb_slap_says_is_read() {
