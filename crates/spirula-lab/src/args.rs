@@ -216,7 +216,7 @@ pub struct DiskArgs {
     /// What reads and writes
     #[arg(long, value_enum, default_value_t = Engine::Auto)]
     pub engine: Engine,
-    /// Write to block devices, too: WHAT IS ON THEM IS LOST
+    /// Write to block devices, too: WHAT IS ON THEM IS LOST (one that is mounted or in use is refused)
     #[arg(long)]
     pub destroy: bool,
     #[command(flatten)]

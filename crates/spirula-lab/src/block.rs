@@ -183,7 +183,7 @@ fn one(
     let (name, words, block) = job(a);
     shown.progress.at(repeat as f64 / repeats as f64, &format!("{name}, {} of {repeats}", repeat + 1));
     let mut watch = Watch::begin_of(way.conf.as_deref().and_then(Path::parent));
-    let log = Log::new();
+    let log = Log::new()?;
     let mut fio = Command::new("fio");
     fio.args(["--name=spirula", "--output-format=json+", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
         .args([format!("--clientname={}", way.user), format!("--pool={}", g.name), format!("--rbdname={image}")])

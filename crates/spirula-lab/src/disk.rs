@@ -4,7 +4,11 @@
 //! this process read and write directly (O_DIRECT), one operation each at a time; the queue depth is their number.
 //!
 //! A directory gets a file of its own, which is removed in the end; it is found and removed by the next run where that was killed.
-//! A block device is only read, unless `--destroy` says that what is on it is not wanted any more.
+//! A block device is only read, unless `--destroy` says that what is on it is not wanted any more; then it is this program's alone
+//! (O_EXCL and a lock), so that one that is mounted, part of a volume, or has a store in use is refused.
+//!
+//! It is often root who measures, and a directory may be everybody's. So what is made is made, never found, and opened again by its
+//! descriptor: nobody can put a link in its place. What fio writes down is in a directory that nobody else enters.
 
 use crate::args::{DiskArgs, Engine, Lab};
 use crate::bail;
@@ -16,10 +20,10 @@ use crate::shown::Shown;
 use crate::used::Watch;
 use rustix::fs::{Mode as FileMode, OFlags};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Files that runs make begin with this.
@@ -59,46 +63,88 @@ impl Test {
 }
 
 /// A place to measure.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Place {
     /// As it was given.
     path: PathBuf,
-    /// The file or device.
-    file: PathBuf,
+    /// The file or device, held open: by its descriptor it is opened again.
+    held: File,
     bytes: u64,
-    /// It is ours, and goes in the end.
-    made: bool,
+    /// The file's name, if it is ours, and goes in the end.
+    made: Option<PathBuf>,
     writable: bool,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.made {
+        if let Some(name) = &self.made {
             // What stays is removed by the next run.
-            let _ = fs::remove_file(&self.file);
+            let _ = fs::remove_file(name);
         }
     }
 }
 
-/// Removes files of runs that are gone.
+/// Removes what runs of this user left that are gone: files, and directories of files.
 fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.strip_prefix(FILE).and_then(|r| r.split('.').next()?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = fs::remove_file(entry.path());
+        let own = entry.metadata().is_ok_and(|m| m.uid() == rustix::process::geteuid().as_raw());
+        if own && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let path = entry.path();
+            // Neither follows a link.
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
         }
     }
 }
 
+/// A name that no other run has, and that [`sweep`] knows.
+fn name() -> Result<String> {
+    let draw = spirula_runtime::entropy::cookie().context("draw a number")?;
+    Ok(format!("{FILE}{}.{draw:08x}", std::process::id()))
+}
+
+/// Makes a file that is not there. A link is there, also one to nothing.
+fn make(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    options.open(path).with_context(|| format!("make {}", path.display()))
+}
+
+/// Opens a device; takes it for this run alone, if it is to be written to.
+fn take(path: &Path, destroy: bool) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(destroy);
+    if destroy {
+        // The kernel grants it to one holder, of which a mount is one.
+        options.custom_flags(i32::try_from(OFlags::EXCL.bits()).unwrap_or(0));
+    }
+    let at = path.display();
+    let file = match options.open(path) {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => bail!(
+            "{at} is mounted, part of a volume, or in use by another process, and --destroy would destroy what is on it: \
+             stop what uses it first, give another device, or leave out --destroy"
+        ),
+        file => file.with_context(|| format!("open {at}"))?,
+    };
+    // Stores lock theirs, also where they are files.
+    if destroy && file.try_lock().is_err() {
+        bail!("{at} is in use by another process, and --destroy would destroy what is on it: stop that one first");
+    }
+    Ok(file)
+}
+
 impl Place {
-    fn new(path: &Path, a: &DiskArgs, number: usize) -> Result<Self> {
+    fn new(path: &Path, a: &DiskArgs) -> Result<Self> {
         let meta = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?;
         if meta.file_type().is_block_device() {
-            let mut file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-            let bytes = std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).context("ask for its size")?;
+            let mut held = take(path, a.destroy)?;
+            if !held.metadata().with_context(|| format!("look at {}", path.display()))?.file_type().is_block_device() {
+                bail!("{} is no block device any more", path.display());
+            }
+            let bytes = std::io::Seek::seek(&mut held, std::io::SeekFrom::End(0)).context("ask for its size")?;
             let bytes = bytes.min(a.file_size);
-            return Ok(Self { path: path.into(), file: path.into(), bytes, made: false, writable: a.destroy });
+            return Ok(Self { path: path.into(), held, bytes, made: None, writable: a.destroy });
         }
         if !meta.is_dir() {
             bail!("{} is neither a directory nor a block device", path.display());
@@ -110,29 +156,33 @@ impl Place {
         if bytes < LEAST {
             bail!("{}: {} are free; at least {} are needed", path.display(), size(free), size(LEAST * 2));
         }
-        let file = path.join(format!("{FILE}{}.{number}", std::process::id()));
-        let place = Self { path: path.into(), file, bytes, made: true, writable: true };
+        let file = path.join(name()?);
+        let place = Self { path: path.into(), held: make(&file)?, bytes, made: Some(file), writable: true };
         place.fill()?;
         Ok(place)
     }
 
     /// Writes all of the file: what was never written is not read from the device.
     fn fill(&self) -> Result<()> {
-        let say = || format!("write {}", self.file.display());
-        let file = File::create(&self.file).with_context(say)?;
+        let say = || format!("write a file in {}", self.path.display());
         let part = noise(7, 1 << 20);
         let mut at = 0;
         while at < self.bytes {
-            file.write_all_at(&part, at).with_context(say)?;
+            self.held.write_all_at(&part, at).with_context(say)?;
             at += part.len() as u64;
         }
-        file.sync_all().with_context(say)
+        self.held.sync_all().with_context(say)
+    }
+
+    /// Where this process and those that it starts open what is held, whatever has its name now.
+    fn again(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.held.as_raw_fd()))
     }
 
     /// The disk below, as the kernel names it.
     fn facts(&self) -> Value {
-        let stat = rustix::fs::stat(&self.file).ok();
-        let dev = stat.map(|s| if self.made { s.st_dev } else { s.st_rdev });
+        let stat = rustix::fs::fstat(&self.held).ok();
+        let dev = stat.map(|s| if self.made.is_some() { s.st_dev } else { s.st_rdev });
         let node = dev.map(|d| format!("/sys/dev/block/{}:{}", rustix::fs::major(d), rustix::fs::minor(d)));
         let node = node.and_then(|n| fs::canonicalize(n).ok());
         let whole =
@@ -159,41 +209,38 @@ fn bins(v: &Value) -> Vec<Value> {
     steps.iter().map(|(step, n)| json!([round(0.01 * 1.12f64.powi(*step), 4), n])).collect()
 }
 
-/// What fio writes down of each second. The file goes with this, or with the next run where this one was killed.
+/// What fio writes down of each second, in a directory that nobody else enters. It goes with this, or with the next run where this one
+/// was killed.
 pub(crate) struct Log {
-    prefix: PathBuf,
+    dir: PathBuf,
 }
 
 impl Log {
     /// A place for one.
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let dir = std::env::temp_dir();
-        sweep(&dir);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { prefix: dir.join(format!("{FILE}{}.log{number}", std::process::id())) }
+    pub(crate) fn new() -> Result<Self> {
+        let all = std::env::temp_dir();
+        sweep(&all);
+        let dir = all.join(name()?);
+        DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("make {}", dir.display()))?;
+        Ok(Self { dir })
     }
 
     /// fio's options for it.
     pub(crate) fn args(&self) -> [String; 3] {
-        let prefix = format!("--write_iops_log={}", self.prefix.display());
+        let prefix = format!("--write_iops_log={}", self.dir.join("log").display());
         [prefix, "--log_avg_msec=1000".to_owned(), "--per_job_logs=0".to_owned()]
-    }
-
-    fn file(&self) -> PathBuf {
-        PathBuf::from(format!("{}_iops.log", self.prefix.display()))
     }
 
     /// Second by second, all jobs together; nothing where fio wrote nothing down.
     pub(crate) fn series(&self, writes: bool, block: u64) -> Vec<Value> {
-        seconds_of(&fs::read_to_string(self.file()).unwrap_or_default(), writes, block)
+        seconds_of(&fs::read_to_string(self.dir.join("log_iops.log")).unwrap_or_default(), writes, block)
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // There is none where fio did not begin.
-        let _ = fs::remove_file(self.file());
+        // What stays is removed by the next run.
+        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -229,11 +276,11 @@ pub(crate) fn of_fio(out: &Value, writes: bool) -> Option<Value> {
 }
 
 fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
-    let log = Log::new();
+    let log = Log::new()?;
     let mut c = Command::new("fio");
     c.args(log.args());
     c.args(["--name=spirula", "--output-format=json+", "--time_based", "--direct=1", "--thread", "--randrepeat=0"])
-        .arg(format!("--filename={}", place.file.display().to_string().replace(':', "\\:")))
+        .arg(format!("--filename={}", place.again().display()))
         .args([format!("--rw={}", t.rw), format!("--bs={}", t.block), format!("--runtime={seconds}")])
         .args([format!("--size={}", place.bytes), format!("--iodepth={}", t.depth)])
         .arg(if t.sync { "--ioengine=psync" } else { "--ioengine=libaio" });
@@ -242,7 +289,7 @@ fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
     }
     let out = c.stdin(Stdio::null()).output().context("start fio")?;
     if !out.status.success() {
-        bail!("fio on {}: {}", place.file.display(), String::from_utf8_lossy(&out.stderr).trim());
+        bail!("fio on {}: {}", place.path.display(), String::from_utf8_lossy(&out.stderr).trim());
     }
     // Warnings may stand before the object.
     let from = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
@@ -263,10 +310,10 @@ fn aligned(len: usize) -> (Vec<u8>, usize) {
 fn open(place: &Place, t: &Test) -> Result<File> {
     let sync = if t.sync { OFlags::DSYNC } else { OFlags::empty() };
     let way = if t.writes() { OFlags::RDWR } else { OFlags::RDONLY };
-    let open = |direct| rustix::fs::open(&place.file, way | sync | direct | OFlags::CLOEXEC, FileMode::empty());
+    let open = |direct| rustix::fs::open(place.again(), way | sync | direct | OFlags::CLOEXEC, FileMode::empty());
     // File systems in memory know no direct access.
     let fd = open(OFlags::DIRECT).or_else(|_| open(OFlags::empty()));
-    Ok(File::from(fd.with_context(|| format!("open {}", place.file.display()))?))
+    Ok(File::from(fd.with_context(|| format!("open {}", place.path.display()))?))
 }
 
 fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
@@ -284,7 +331,7 @@ fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
             let from = Instant::now();
             let done =
                 if t.writes() { file.write_all_at(part, n * t.block) } else { file.read_exact_at(part, n * t.block) };
-            done.with_context(|| format!("{} of {}", t.name, place.file.display()))?;
+            done.with_context(|| format!("{} of {}", t.name, place.path.display()))?;
             record.add(begun.elapsed(), from.elapsed(), t.block, !t.writes());
         }
         Ok(record)
@@ -358,7 +405,7 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
         Engine::Own => false,
     };
     let engine = if fio { "fio" } else { "own" };
-    let places: Vec<Place> = a.paths.iter().enumerate().map(|(i, p)| Place::new(p, a, i)).collect::<Result<_>>()?;
+    let places: Vec<Place> = a.paths.iter().map(|p| Place::new(p, a)).collect::<Result<_>>()?;
     let facts: Vec<Value> = places.iter().map(Place::facts).collect();
     shown.results.set("devices", facts.clone().into());
     let go = |p: &Place, t: &Test| if fio { by_fio(p, t, a.seconds) } else { by_ourselves(p, t, a.seconds) };
@@ -432,21 +479,102 @@ pub fn disk(lab: &Lab, a: &DiskArgs) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn args(path: &Path, destroy: bool) -> DiskArgs {
+        DiskArgs {
+            paths: vec![path.into()],
+            seconds: 1,
+            repeats: 1,
+            file_size: LEAST,
+            engine: Engine::Own,
+            destroy,
+            output: crate::args::Output { out: None, label: None, json: true },
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link_nor_into_what_took_a_files_place() {
+        let dir = std::env::temp_dir().join(format!("spirula-lab-disk-links-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let victim = dir.join("victim");
+        for to in [&victim, &dir.join("nothing")] {
+            fs::write(&victim, "precious").unwrap();
+            let link = dir.join("link");
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            assert!(make(&link).is_err() && make(&victim).is_err());
+            fs::remove_file(&link).unwrap();
+        }
+        assert!(!dir.join("nothing").exists());
+        // Whoever may write to the directory puts a link in the place of a file that is being measured.
+        let place = Place::new(&dir, &args(&dir, false)).unwrap();
+        let name = place.made.clone().unwrap();
+        assert_eq!(fs::metadata(&name).unwrap().mode() & 0o777, 0o600);
+        fs::remove_file(&name).unwrap();
+        std::os::unix::fs::symlink(&victim, &name).unwrap();
+        by_ourselves(&place, &TESTS[4], 1).unwrap();
+        drop(place);
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        // A log's directory is its owner's, and goes.
+        let log = Log::new().unwrap();
+        let at = log.dir.clone();
+        assert_eq!(fs::metadata(&at).unwrap().mode() & 0o777, 0o700);
+        fs::write(at.join("log_iops.log"), "1000, 7, 1, 0, 0\n").unwrap();
+        assert_eq!(log.series(true, 1).len(), 1);
+        drop(log);
+        assert!(!at.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_another_one_uses_is_not_destroyed() {
+        let dir = std::env::temp_dir().join(format!("spirula-lab-disk-used-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("store");
+        let held = make(&file).unwrap();
+        held.set_len(LEAST).unwrap();
+        held.lock().unwrap();
+        let e = take(&file, true).unwrap_err().to_string();
+        assert!(e.contains("in use by another process") && e.contains("--destroy"), "{e}");
+        take(&file, false).unwrap();
+        drop(held);
+        // Only root has block devices, and not everywhere.
+        let out = Command::new("losetup").args(["-f", "--show"]).arg(&file).output();
+        let device = out.ok().filter(|o| o.status.success());
+        if let Some(device) = device.map(|o| PathBuf::from(String::from_utf8_lossy(&o.stdout).trim())) {
+            let tried = std::panic::catch_unwind(|| {
+                let flags = i32::try_from(OFlags::EXCL.bits()).unwrap();
+                let holder = OpenOptions::new().read(true).custom_flags(flags).open(&device).unwrap();
+                let e = Place::new(&device, &args(&device, true)).unwrap_err().to_string();
+                assert!(e.contains("is mounted, part of a volume") && e.contains("leave out --destroy"), "{e}");
+                let place = Place::new(&device, &args(&device, false)).unwrap();
+                assert!(!place.writable && by_ourselves(&place, &TESTS[3], 1).is_ok());
+                drop((place, holder));
+                // A child that another test has just forked has what was held, too, until it is its program.
+                let begun = Instant::now();
+                let place = loop {
+                    match Place::new(&device, &args(&device, true)) {
+                        Ok(place) => break place,
+                        Err(e) => assert!(begun.elapsed() < Duration::from_secs(60), "{e}"),
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                };
+                assert!(place.writable && by_ourselves(&place, &TESTS[4], 1).is_ok());
+                assert!(take(&device, true).is_err(), "it is this run's alone");
+            });
+            Command::new("losetup").arg("-d").arg(&device).status().unwrap();
+            tried.unwrap();
+        } else {
+            eprintln!("no loop device to be had: what the kernel grants to one holder is not tested");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
     #[test]
     fn the_own_engine_reads_and_writes_and_leaves_nothing() {
         let dir = std::env::temp_dir().join(format!("spirula-lab-disk-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join(format!("{FILE}4000000000.0")), "left").unwrap();
-        let args = DiskArgs {
-            paths: vec![dir.clone()],
-            seconds: 1,
-            repeats: 1,
-            file_size: LEAST,
-            engine: Engine::Own,
-            destroy: false,
-            output: crate::args::Output { out: None, label: None, json: true },
-        };
-        let place = Place::new(&dir, &args, 0).unwrap();
+        let args = args(&dir, false);
+        let place = Place::new(&dir, &args).unwrap();
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "what a killed run left is gone");
         for t in [TESTS[3], TESTS[4]] {
             // Longer where others have the disk.
@@ -457,7 +585,7 @@ mod tests {
         }
         drop(place);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
-        assert!(Place::new(&dir.join("none"), &args, 0).is_err());
+        assert!(Place::new(&dir.join("none"), &args).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -18,8 +18,10 @@ use crate::progress::{bytes_rate, ms};
 use crate::record::Record;
 use crate::shown::Shown;
 use crate::used::Watch;
+use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -308,6 +310,8 @@ fn relay(lab: &Lab, a: &NetArgs) -> Result<()> {
         spirula_runtime::entropy::cookie().context("draw a number")?
     );
     let dir = std::env::temp_dir().join(name);
+    // Made, not found: everybody may write there.
+    DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("make {}", dir.display()))?;
     let output = Output { out: Some(dir.clone()), label: None, json: true };
     let outcome = Shown::new(lab, "net", &output).and_then(|mut shown| {
         measure(&a.to, a, &mut shown)?;

@@ -6,7 +6,8 @@
 use crate::bail;
 use crate::prelude::*;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
 
 /// What `format` says.
 pub const FORMAT: &str = "spirula-lab";
@@ -107,7 +108,12 @@ impl Results {
     pub fn write(&self) -> Result<()> {
         let put = |name: &str, text: String| {
             let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
-            fs::write(&new, text)
+            // Made, not found: others may write there, and what they put there may lead elsewhere.
+            let made = match fs::remove_file(&new) {
+                Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+                _ => File::create_new(&new),
+            };
+            made.and_then(|mut file| file.write_all(text.as_bytes()))
                 .and_then(|()| fs::rename(&new, &path))
                 .with_context(|| format!("write {}", path.display()))
         };
@@ -273,7 +279,12 @@ mod tests {
         let used = json!({"iowait": 0.25, "daemons": [{"cpu_us_per_op": 2.0}, {"cpu_us_per_op": 3.5}, {"ended": true}],
             "nets": [{"name": "lo", "in_bytes_per_s": 9.0}, {"name": "eth0", "in_bytes_per_s": 1.0, "out_bytes_per_s": 2.0}]});
         r.push(json!({"name": "a, \"b\"", "found": {"ops": 5, "series": [{"t": 1, "ops": 5}]}, "used": used})).unwrap();
+        // Somebody puts a link in the way.
+        let victim = dir.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.join("result.json.new")).unwrap();
         r.finish().unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert!(Results::new("bench", "objects", Some(&dir), None).is_err(), "it would be overwritten");
         let v = read(&dir).unwrap();
         assert_eq!(v["runs"][0]["found"]["ops"], 5);
