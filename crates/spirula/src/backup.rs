@@ -64,22 +64,8 @@ pub fn backup(dir: &Path, to: &Path, as_json: bool) -> anyhow::Result<()> {
 pub fn of_running(cluster: &Cluster, dir: &ClusterDir, to: &Path) -> anyhow::Result<Value> {
     let _turn = cluster.turn_of_all(&format!("a backup to {}", to.display()))?;
     let copy = Copy::begin(dir, to)?;
-    let running = cluster.running_osds();
-    let mut stopped = Vec::new();
-    let made = (|| {
-        for id in &running {
-            cluster.stop_osd_in_turn(*id)?;
-            stopped.push(*id);
-        }
-        copy.whole(dir)
-    })();
-    let mut result = made.map(|bytes| json!({ "bytes": bytes }));
-    for id in stopped {
-        if let Err(e) = cluster.start_osd_in_turn(id) {
-            result = result.and(Err(e));
-        }
-    }
-    result
+    let bytes = cluster.without_osds(|| copy.whole(dir))?;
+    Ok(json!({ "bytes": bytes }))
 }
 
 /// A copy that is being made; removed again if it is not finished.

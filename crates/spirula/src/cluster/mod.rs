@@ -5,6 +5,7 @@
 //! store is one OSD less: the others run, and the cluster's health says why.
 
 pub mod admin;
+mod away;
 pub mod host;
 pub mod mgr;
 mod mgr_client;
@@ -24,6 +25,7 @@ use crate::memory::{self, Budget};
 use crate::options::{Names, Sources};
 use admin::Admin;
 use anyhow::{Context, anyhow, bail};
+use away::Away;
 use mgr::{MgrDaemon, MgrSetup};
 use mon::{MonDaemon, MonSetup};
 use osd::{Expected, OpenStore, OsdSetup};
@@ -146,6 +148,8 @@ struct Inner {
     sockets: Mutex<BTreeMap<String, AdminSocket>>,
     /// What is done with the OSDs' stores.
     turns: Turns,
+    /// OSDs that were stopped for a while.
+    away: Away,
     /// First reason why the cluster cannot go on.
     failed: Arc<Mutex<Option<String>>>,
 }
@@ -305,6 +309,7 @@ impl Cluster {
             watch: Mutex::new(watch::Watch::new(dir)),
             sockets: Mutex::new(sockets),
             turns: Turns::default(),
+            away: Away::default(),
             failed,
         };
         let cluster = Self(Arc::new(inner));
@@ -436,16 +441,12 @@ impl Cluster {
             if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_)))) {
                 continue;
             }
-            match self.start_osd_in_turn(id) {
-                Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
-                Err(e) => {
-                    tracing::warn!("osd.{id} does not come back: {e:#}");
-                    let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
-                    locked(&self.0.osds).insert(id, slot);
-                    self.0.tell_stopped();
-                }
+            match self.start_again(id) {
+                Ok(()) => tracing::warn!("osd.{id} runs again: its file system has room"),
+                Err(e) => tracing::warn!("osd.{id} does not come back: {e:#}"),
             }
         }
+        self.bring_back_late();
     }
 
     fn status_json(&self) -> Option<Value> {
@@ -526,6 +527,7 @@ impl Cluster {
     /// When there is no such OSD, it is stopped already, or something else is done with it.
     pub fn stop_osd(&self, id: i32) -> anyhow::Result<String> {
         let _turn = self.0.turns.of(id, &format!("an order for osd.{id}"))?;
+        self.0.away.forget(id);
         self.stop_osd_in_turn(id)
     }
 

@@ -40,10 +40,21 @@ impl Cluster {
             Some(OsdSlot::Stopped(_)) => (false, 0),
         };
         self.spared(id, away)?;
-        if runs {
-            self.stop_osd_in_turn(id)?;
-        }
-        let made = self.make_anew(id, n);
+        let data = osd_dir(&inner.dir, n);
+        let aside = if runs {
+            // Until something is moved it runs again, whatever fails.
+            let aside = self.stop_for_a_while(id).and_then(|()| move_aside(&data));
+            aside.inspect_err(|_| {
+                if let Err(e) = self.bring_back(id) {
+                    tracing::warn!("osd.{id} does not come back: {e:#}");
+                }
+            })?
+        } else {
+            move_aside(&data)?
+        };
+        // What is there now is no store that could be started, or a new one.
+        inner.away.forget(id);
+        let made = self.make_anew(id, n, aside);
         if let Err(e) = &made
             && let Some(slot @ OsdSlot::Stopped(_)) = locked(&inner.osds).get_mut(&id)
         {
@@ -56,11 +67,10 @@ impl Cluster {
         made
     }
 
-    /// [`Self::recreate_osd`] of one that is stopped, and that nobody needs.
-    fn make_anew(&self, id: i32, n: usize) -> anyhow::Result<String> {
+    /// [`Self::recreate_osd`] of one that is stopped, and that nobody needs; its old store was moved to `aside`.
+    fn make_anew(&self, id: i32, n: usize, aside: Option<PathBuf>) -> anyhow::Result<String> {
         let inner = &self.0;
         let data = osd_dir(&inner.dir, n);
-        let aside = move_aside(&data)?;
         let mut bytes = [0; 16];
         random(&mut bytes).context("draw an id")?;
         let uuid = Uuid::from_random(bytes);
