@@ -188,6 +188,34 @@ impl OptionDef {
         Ok(value)
     }
 
+    /// What its value may be, in words that follow "give".
+    pub fn wanted(&self) -> String {
+        let facts = known::facts(self.name).copied().unwrap_or_default();
+        if !facts.choices.is_empty() {
+            return format!("one of {}", facts.choices.replace(',', ", "));
+        }
+        let kind = match self.kind {
+            Kind::Str if self.name == "rbd_default_features" => "features' names with commas between, or their number",
+            Kind::Str | Kind::Addr => "a text",
+            Kind::Uint => "a whole number, such as 4 or 4K, of 0 or more",
+            Kind::Int => "a whole number, such as 4, -1 or 4K",
+            Kind::Size => "bytes, such as 4096, 64K or 4M",
+            Kind::Float => "a number, such as 0.5",
+            Kind::Bool => "true or false",
+            Kind::Secs => "seconds, such as 90, 5m or 1h 30m",
+            Kind::Millisecs => "milliseconds, such as 500",
+            Kind::Uuid => "32 hexadecimal digits in groups of 8, 4, 4, 4 and 12 with dashes between",
+        };
+        let range = match (facts.min, facts.max) {
+            _ if self.kind == Kind::Str => String::new(),
+            ("", "") => String::new(),
+            (min, "") => format!(", at least {min}"),
+            ("", max) => format!(", at most {max}"),
+            (min, max) => format!(", from {min} to {max}"),
+        };
+        format!("{kind}{range}")
+    }
+
     /// The form in which Ceph stores a text that means something: images' features are a number, and a name that no pool of images can have
     /// stands for the usual one.
     fn normal_text(&self, value: &str) -> Option<String> {

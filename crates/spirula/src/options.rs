@@ -11,13 +11,16 @@
 //! 6. `config set` at the running daemon
 //!
 //! Spaces, dashes and underscores in names are the same. Names that nobody knows are warned
-//! of with the nearest known one; a value that cannot be is an error.
+//! of with the nearest known one. A value that cannot be is an error, but for one in a file, which is
+//! warned of and counts as not set, as with Ceph: a line that Ceph's daemons pass over keeps no daemon from starting.
 
 use crate::conf_file::ConfFile;
 use anyhow::{Context, bail};
 use spirula_settings::{Settings, Source, options};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Variables of ours that are no options.
 const OTHER_VARIABLES: &[&str] = &["log", "conf", "token", "binary"];
@@ -34,6 +37,8 @@ pub struct Sources {
     args: Vec<(String, String)>,
     /// What is odd but no error.
     pub warnings: Vec<String>,
+    /// Values of the file that were warned of: all daemons of a process read the same lines.
+    told: Mutex<BTreeSet<String>>,
 }
 
 /// What `$name` and its like stand for.
@@ -144,27 +149,49 @@ impl Sources {
         }
     }
 
+    /// Sets what the file says for one daemon; returns warnings of values that cannot be, which count as not set. Of several lines for an
+    /// option the strongest alone is looked at, so that a bad one gives the default, as with Ceph, and not what a weaker one says.
+    fn take_file(&self, names: Names<'_>, out: &mut Settings) -> Vec<String> {
+        let lines = self.file.of(names.kind, names.id).into_iter();
+        let strongest: BTreeMap<String, (String, usize)> = lines.map(|(n, value, line)| (n, (value, line))).collect();
+        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
+        let mut warnings = Vec::new();
+        for (name, (value, line)) in strongest {
+            if out.set(Source::File, &name, &names.expand(&value)).is_err()
+                && let Some(option) = options::find(&name)
+            {
+                let (wanted, usual) = (option.wanted(), option.default);
+                warnings.push(format!(
+                    "{path} line {line}: {name} cannot be '{value}' and counts as not set (its default is '{usual}'); \
+                     give {wanted}, or remove the line"
+                ));
+            }
+        }
+        warnings
+    }
+
     /// The options of one daemon. `fallback` are this directory's defaults for paths.
     ///
     /// # Errors
-    /// When a value cannot be, with its option and where it stands.
+    /// When a value of environment or command line cannot be, with its option and where it stands.
     pub fn settings(&self, names: Names<'_>, fallback: &[(&str, String)]) -> anyhow::Result<Settings> {
         let mut out = Settings::default();
-        let mut set = |source, name: &str, value: &str, place: &str| {
+        let set = |out: &mut Settings, source, name: &str, value: &str, place: &str| {
             out.set(source, name, &names.expand(value)).map_err(|e| anyhow::anyhow!("{place}: {e}"))
         };
         for (name, value) in fallback {
-            set(Source::File, name, value, "default")?;
+            set(&mut out, Source::File, name, value, "default")?;
         }
-        for (name, value, line) in self.file.of(names.kind, names.id) {
-            let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-            set(Source::File, &name, &value, &format!("{path} line {line}"))?;
+        for warning in self.take_file(names, &mut out) {
+            if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
+                tracing::warn!("{warning}");
+            }
         }
         for (name, value) in &self.env {
-            set(Source::Env, name, value, "environment")?;
+            set(&mut out, Source::Env, name, value, "environment")?;
         }
         for (name, value) in &self.args {
-            set(Source::Args, name, value, "command line")?;
+            set(&mut out, Source::Args, name, value, "command line")?;
         }
         Ok(out)
     }
@@ -245,12 +272,48 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_warned_of_and_impossible_values_refused() {
+    fn unknown_names_are_warned_of_and_impossible_values_of_the_environment_refused() {
         let s = sources("", &[("SPIRULA_PUBLIC_NETWROK", "x"), ("SPIRULA_LOG", "info"), ("SPIRULA_E2E_DIR", "x")], &[]);
         assert_eq!(s.warnings.len(), 1);
         assert!(s.warnings[0].contains("'public_network'"), "{:?}", s.warnings);
-        let e = sources("[osd]\n\nosd max backfills = lots\n", &[], &[]).settings(NAMES, &[]).unwrap_err();
-        assert!(format!("{e:#}").contains("line 3") && format!("{e:#}").contains("lots"), "{e:#}");
+        for (env, args, place) in [
+            (vec![("SPIRULA_OSD_MAX_BACKFILLS", "lots")], vec![], "environment"),
+            (vec![], vec!["osd_max_backfills=lots"], "command line"),
+        ] {
+            let e = format!("{:#}", sources("", &env, &args).settings(NAMES, &[]).unwrap_err());
+            assert!(e.contains(place) && e.contains("osd_max_backfills") && e.contains("lots"), "{e}");
+        }
+    }
+
+    #[test]
+    fn impossible_values_in_a_file_are_warned_of_and_count_as_not_set() {
+        let text = "[global]\nosd_op_queue =\nbluestore compression mode =\nosd_uuid = 1-2\nosd max backfills = 2\n\
+                    osd_scrub_begin_hour = 24\n[osd]\n\nosd max backfills = lots\n[mon]\nosd_recovery_sleep = x\n";
+        let s = Sources { path: Some("/c/ceph.conf".into()), ..sources(text, &[], &[]) };
+        let mut out = Settings::default();
+        let warnings = s.take_file(NAMES, &mut out);
+        for (start, wanted) in [
+            (
+                "2: osd_op_queue cannot be ''",
+                "(its default is 'wpq'); give one of wpq, mclock_scheduler, debug_random, or",
+            ),
+            ("3: bluestore_compression_mode cannot be ''", "give one of none, passive, aggressive, force, or"),
+            ("4: osd_uuid cannot be '1-2'", "give 32 hexadecimal digits"),
+            ("9: osd_max_backfills cannot be 'lots'", "give a whole number"),
+            ("6: osd_scrub_begin_hour cannot be '24'", "from 0 to 23"),
+        ] {
+            let start = format!("/c/ceph.conf line {start}");
+            assert!(warnings.iter().any(|w| w.starts_with(&start) && w.contains(wanted)), "{start}: {warnings:#?}");
+        }
+        assert_eq!(warnings.len(), 5, "what is another daemon's is not looked at: {warnings:#?}");
+        assert_eq!(out, Settings::default());
+        let settings = s.settings(NAMES, &[]).unwrap();
+        assert_eq!(settings.get("osd_max_backfills"), Some("4"), "the default, not what a weaker line says");
+        assert_eq!(s.told.lock().unwrap().len(), 5);
+        // A bad line that a stronger one overrules is none.
+        let s = sources("[global]\nosd max backfills = lots\n[osd]\nosd_max_backfills = 3\n", &[], &[]);
+        assert_eq!(s.settings(NAMES, &[]).unwrap().get("osd_max_backfills"), Some("3"));
+        assert!(s.told.lock().unwrap().is_empty());
     }
 
     #[test]
