@@ -5,9 +5,14 @@
 //! the most special one that applies: global, then type, then id; a masked value beats the
 //! plain one of the same section, and of several masked ones the nearest place wins
 //! (host, rack, root, by the numbers of their types), then a class. Source: `ConfigMap.cc` of Ceph 16.2.
+//!
+//! The table holds what was stored, also by older versions, whose forms a client of today may not read: it is handed out in the form of
+//! today. That is made of name and value alone, so that it is the same on all monitors; the table, which they compare, stays as it is.
 
 use spirula_crush::CrushMap;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_settings::options;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Changes kept.
@@ -147,8 +152,14 @@ impl ConfigDb {
     }
 
     /// Everything that applies to `entity` (`osd.3`, `client.admin`, or a bare type), option
-    /// → (value, section it comes from).
-    pub fn effective(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
+    /// → (value in its normal form, section it comes from).
+    pub fn effective(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (Cow<'_, str>, &str)> {
+        let stored = self.stored_for(entity, traits).into_iter();
+        stored.map(|(name, (value, section))| (name, (normal(name, value), section))).collect()
+    }
+
+    /// [`Self::effective`] as it was stored.
+    fn stored_for(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
         let mut names = vec!["global".to_owned()];
         // `client.rgw.a` gets `client`, `client.rgw` and `client.rgw.a`, in this order.
         names.extend(entity.match_indices('.').map(|(i, _)| entity.get(..i).unwrap_or_default().to_owned()));
@@ -170,8 +181,20 @@ impl ConfigDb {
 
     /// One option's value for an entity or a type, if it is set anywhere for it.
     pub fn get_for(&self, entity: &str, option: &str) -> Option<String> {
-        self.effective(entity, Traits::default()).get(option).map(|(v, _)| (*v).to_owned())
+        let stored = self.stored_for(entity, Traits::default());
+        stored.get(option).map(|(v, _)| normal(option, v).into_owned())
     }
+
+    /// Every option that is set, in the order of the sections' names: section, option, value in its normal form.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &str, Cow<'_, str>)> {
+        let all = self.sections.iter();
+        all.flat_map(|(who, options)| options.iter().map(move |(k, v)| (who.as_str(), k.as_str(), normal(k, v))))
+    }
+}
+
+/// A stored value in the form in which this version hands it out.
+fn normal<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
+    options::find(name).map_or(Cow::Borrowed(value), |option| option.of_stored(value))
 }
 
 fn mask_applies(mask: &str, traits: Traits<'_>) -> bool {
@@ -259,8 +282,8 @@ mod tests {
         assert_eq!(db.get_for("osd.0", "a").as_deref(), Some("2"));
         assert_eq!(db.get_for("osd.1", "a").as_deref(), Some("4"));
         let ssd = Traits { class: Some("ssd"), ..Traits::default() };
-        assert_eq!(db.effective("osd.0", ssd)["a"], ("3", "osd/class:ssd"));
-        assert_eq!(db.effective("osd.1", ssd)["a"].0, "4");
+        assert_eq!(db.stored_for("osd.0", ssd)["a"], ("3", "osd/class:ssd"));
+        assert_eq!(db.stored_for("osd.1", ssd)["a"].0, "4");
     }
 
     #[test]
@@ -280,18 +303,18 @@ mod tests {
             ("osd/host:hx", "15"),
         ] {
             set(&mut db, who, "a", value);
-            assert_eq!(db.effective("osd.0", at)["a"], (value, who));
+            assert_eq!(db.stored_for("osd.0", at)["a"], (value, who));
         }
         set(&mut db, "osd/host:hy", "a", "16");
         set(&mut db, "osd/class:ssd/host:hx", "a", "17");
-        assert_eq!(db.effective("osd.0", at)["a"].0, "15");
+        assert_eq!(db.stored_for("osd.0", at)["a"].0, "15");
         set(&mut db, "osd/class:hdd/host:hx", "b", "1");
         set(&mut db, "osd/class:hdd", "b", "2");
-        assert_eq!(db.effective("osd.0", at)["b"].0, "1");
+        assert_eq!(db.stored_for("osd.0", at)["b"].0, "1");
         // A section that is more special wins, masked or not.
         set(&mut db, "global/host:hx", "c", "1");
         set(&mut db, "osd", "c", "2");
-        assert_eq!(db.effective("osd.0", at)["c"].0, "2");
+        assert_eq!(db.stored_for("osd.0", at)["c"].0, "2");
     }
 
     #[test]
@@ -304,12 +327,38 @@ mod tests {
         set(&mut db, "global/rack:r1", "a", "7");
         let of = |entity: &str, host: &str| {
             let mut place = None;
-            db.effective(entity, Traits::of(&crush, entity, host, &mut place)).get("a").map(|(v, _)| (*v).to_owned())
+            db.stored_for(entity, Traits::of(&crush, entity, host, &mut place)).get("a").map(|(v, _)| (*v).to_owned())
         };
         assert_eq!(of("client.admin", "h1").as_deref(), Some("7"));
         assert_eq!(of("osd.0", "elsewhere").as_deref(), Some("7"));
         assert_eq!(of("client.admin", "h2"), None);
         assert_eq!(of("client.admin", ""), None);
+    }
+
+    /// Older versions had other types of some options, and stored texts as they were given. The table itself stays as it is.
+    #[test]
+    fn what_an_older_version_stored_is_handed_out_in_the_form_of_today() {
+        let mut db = ConfigDb::default();
+        for (who, name, stored) in [
+            ("global", "client_mount_timeout", "90.000000"),
+            ("client", "rbd_default_features", "layering,exclusive-lock"),
+            ("client", "osd_op_queue", "forced"),
+            ("client", "of_a_newer_version", "1.000000"),
+            ("client.a", "mon_reweight_min_bytes_per_osd", "1048576"),
+        ] {
+            set(&mut db, who, name, stored);
+        }
+        let before = db.clone();
+        let given = db.effective("client.a", Traits::default());
+        let is = |name: &str| (given[name].0.as_ref(), given[name].1);
+        assert_eq!(is("client_mount_timeout"), ("90", "global"));
+        assert_eq!(is("rbd_default_features"), ("5", "client"));
+        assert_eq!(is("osd_op_queue"), ("forced", "client"));
+        assert_eq!(is("of_a_newer_version"), ("1.000000", "client"));
+        assert_eq!(is("mon_reweight_min_bytes_per_osd"), ("1048576", "client.a"));
+        assert_eq!(db.get_for("mon", "client_mount_timeout").as_deref(), Some("90"));
+        assert!(db.rows().any(|row| row == ("global", "client_mount_timeout", "90".into())));
+        assert_eq!(db, before);
     }
 
     #[test]

@@ -227,7 +227,7 @@ impl Session {
         let traits = Traits::of(&state.osdmap.crush, &name, &self.hostname, &mut place);
         let set = state.config.effective(&name, traits);
         let mut all: BTreeMap<String, String> =
-            set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect();
+            set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.into_owned())).collect();
         if self.peer.kind == EntityType::Client || self.peer.kind == EntityType::Mds {
             for option in OF_CLIENTS.iter().filter_map(|name| options::find(name)) {
                 all.entry(option.name.to_owned()).or_insert_with(|| option.default.to_owned());

@@ -188,6 +188,22 @@ impl OptionDef {
         Ok(value)
     }
 
+    /// The normal form of a value that was stored, perhaps by an older version, which had other types of some options: seconds were fractions,
+    /// of which a part of a second counts as a whole one. What has none (`config set --force`) stays as it is.
+    pub fn of_stored<'a>(&self, value: &'a str) -> Cow<'a, str> {
+        let whole_seconds = || {
+            let (whole, part) = value.split_once('.').filter(|_| self.kind == Kind::Secs)?;
+            let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+            let seconds = whole.parse::<u64>().ok().filter(|_| digits(whole) && digits(part))?;
+            let more = u64::from(part.bytes().any(|b| b != b'0'));
+            self.normalise(&seconds.checked_add(more)?.to_string()).ok()
+        };
+        match self.normalise(value).ok().or_else(whole_seconds) {
+            Some(normal) if normal != value => Cow::Owned(normal),
+            _ => Cow::Borrowed(value),
+        }
+    }
+
     /// What its value may be, in words that follow "give".
     pub fn wanted(&self) -> String {
         let facts = known::facts(self.name).copied().unwrap_or_default();
@@ -942,6 +958,27 @@ mod tests {
             ("osd_op_queue", "", None),
         ] {
             assert_eq!(find(name).unwrap().normalise(given).ok().as_deref(), stored, "{name} {given:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_stored_with_another_type_gets_the_form_of_today() {
+        for (name, stored, now) in [
+            ("client_mount_timeout", "90.000000", "90"),
+            ("client_mount_timeout", "0.500000", "1"),
+            ("client_mount_timeout", "90", "90"),
+            ("client_mount_timeout", "5m", "300"),
+            ("client_mount_timeout", "-1.000000", "-1.000000"),
+            ("client_mount_timeout", "18446744073709551615.5", "18446744073709551615.5"),
+            ("client_mount_timeout", "x", "x"),
+            ("mon_reweight_min_bytes_per_osd", "1048576", "1048576"),
+            ("rbd_default_features", "layering,exclusive-lock", "5"),
+            ("rbd_default_features", "forced", "forced"),
+            ("mon_osd_full_ratio", "0.950000", "0.950000"),
+        ] {
+            let option = find(name).unwrap();
+            assert_eq!(option.of_stored(stored), now, "{name} {stored}");
+            assert_eq!(option.of_stored(now), now, "{name}: once is enough");
         }
     }
 

@@ -12,6 +12,7 @@ use spirula_format::{Align, TextTable};
 use spirula_settings::{common, known};
 use spirula_types::EntityType;
 use spirula_types::errno::{EINVAL, ENOENT, ENOSPC, EPERM};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -250,7 +251,7 @@ fn level(name: &str) -> &'static str {
 }
 
 /// The table of `config dump` and `config get`: rows of section, option and value.
-fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a str)>, indent: bool) -> String {
+fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, Cow<'a, str>)>, indent: bool) -> String {
     let mut t = TextTable::new();
     for heading in ["WHO", "MASK", "LEVEL", "OPTION", "VALUE", "RO"] {
         t.column(heading, Align::Left, Align::Left);
@@ -264,7 +265,7 @@ fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a str)>, indent: bo
         };
         let who = format!("{}{who}", " ".repeat(if indent { 2 * depth } else { 0 }));
         let ro = if runtime(name) { "" } else { "*" };
-        t.row([who.as_str(), mask, level(name), name, value, ro]);
+        t.row([who.as_str(), mask, level(name), name, &*value, ro]);
     }
     t.to_string()
 }
@@ -279,9 +280,9 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let mut place = None;
         let set = state.config.effective(&who, Traits::of(&state.osdmap.crush, &who, "", &mut place));
         let Some(key) = args.opt_str("key") else {
-            let text = || table(set.iter().map(|(n, (v, s))| (*s, *n, *v)), false);
+            let text = || table(set.iter().map(|(n, (v, s))| (*s, *n, Cow::Borrowed(&**v))), false);
             let value = || {
-                let one = |(n, (v, s)): (&&str, &(&str, &str))| {
+                let one = |(n, (v, s)): (&&str, &(Cow<'_, str>, &str))| {
                     let (section, mask) = split_mask(s);
                     let mask = mask.split_once(':').map_or_else(|| json!({}), |(k, m)| json!({ k: m }));
                     (
@@ -295,7 +296,7 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         };
         let name = options::normal_name(&key);
         let value = match (set.get(name.as_str()), name.as_str()) {
-            (Some((v, _)), _) => (*v).to_owned(),
+            (Some((v, _)), _) => v.clone().into_owned(),
             (None, "fsid") => ctx.mon.fsid().to_string(),
             (None, _) => match (state.defaults.get(&name), options::find(&name)) {
                 (Some(v), _) => v.clone(),
@@ -310,18 +311,18 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     settle(run())
 }
 
-/// Sections in the order in which they apply: global, types, single daemons.
-fn ordered(config: &ConfigDb) -> Vec<(&String, &BTreeMap<String, String>)> {
-    let mut sections: Vec<_> = config.sections.iter().collect();
-    sections.sort_by_key(|(s, _)| (s.split('/').next() != Some("global"), s.as_str()));
-    sections
+/// What is set, by section in the order in which they apply: global, types, single daemons.
+fn ordered(config: &ConfigDb) -> Vec<(&str, &str, Cow<'_, str>)> {
+    let mut rows: Vec<_> = config.rows().collect();
+    // The options of a section stay in the order of their names.
+    rows.sort_by_key(|(s, ..)| (s.split('/').next() != Some("global"), *s));
+    rows
 }
 
 fn dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let sections = ordered(&ctx.work.state.config);
-    let rows = || sections.iter().flat_map(|(s, o)| o.iter().map(move |(k, v)| (s.as_str(), k.as_str(), v.as_str())));
+    let rows = ordered(&ctx.work.state.config);
     let value = || {
-        let one = |(s, k, v): (&str, &str, &str)| {
+        let one = |(s, k, v): &(&str, &str, Cow<'_, str>)| {
             let (section, mask) = split_mask(s);
             let mut row = json!({
                 "section": section, "name": k, "value": v, "level": level(k),
@@ -337,9 +338,9 @@ fn dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
             }
             row
         };
-        rows().map(one).collect()
+        rows.iter().map(one).collect()
     };
-    text_or_json(ctx, || table(rows(), true), value)
+    text_or_json(ctx, || table(rows.iter().cloned(), true), value)
 }
 
 fn help(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -492,10 +493,8 @@ fn own_key(key: &str) -> Option<CommandResult> {
 
 /// The options that are set, as keys: where Ceph's monitors keep them, so that tools look for them there.
 fn option_keys(ctx: &CommandCtx<'_>) -> impl Iterator<Item = (String, Bytes)> {
-    let sections = ctx.work.state.config.sections.iter();
-    sections.flat_map(|(who, options)| {
-        options.iter().map(move |(name, value)| (format!("config/{who}/{name}"), Bytes::from(value.clone())))
-    })
+    let rows = ctx.work.state.config.rows();
+    rows.map(|(who, name, value)| (format!("config/{who}/{name}"), Bytes::from(value.into_owned())))
 }
 
 /// The value of a key: one that was set, or an option's.
