@@ -45,13 +45,14 @@ pub fn advance(old: &OsdMap, inc: &mut Incremental) -> Result<EncodedOsdMap, Str
 
 /// Does this add what only commands, of people and of the balancer, add to a map?
 pub fn adds(inc: &Incremental, old: &OsdMap) -> bool {
-    !inc.crush.is_empty()
+    inc.crush.len() > old.crush.bytes().len()
         || inc.new_max_osd > old.max_osd()
         || inc.new_pools.keys().any(|id| !old.pools.contains_key(id))
         || !inc.new_pool_names.is_empty()
         || !inc.new_ec_profiles.is_empty()
-        || !inc.new_pg_upmap.is_empty()
-        || !inc.new_pg_upmap_items.is_empty()
+        || inc.new_pg_upmap.iter().any(|(pg, to)| old.pg_upmap.get(pg).map_or(0, Vec::len) < to.len())
+        // What happens to OSDs makes those that there are simpler.
+        || inc.new_pg_upmap_items.iter().any(|(pg, to)| old.pg_upmap_items.get(pg).map_or(0, Vec::len) < to.len())
 }
 
 fn diff_cluster(inc: &mut Incremental, old: &OsdMap, new: &OsdMap) {

@@ -25,7 +25,8 @@ use spirula_types::Uuid;
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"SPIRMONS";
 const LOG_MAGIC: &[u8; 8] = b"SPIRMONL";
-const FORMAT: u32 = 3;
+/// 4 has batches that keep a full OSD map by its epoch, and OSD maps between which some are gone.
+const FORMAT: u32 = 4;
 /// The oldest format that is read: it had no marks.
 const OLDEST: u32 = 2;
 /// Bytes of a file's header.

@@ -432,6 +432,7 @@ impl Mon {
             monmap: &state.monmap,
             quorum: &self.quorum,
             osdmap: &state.osdmap,
+            settled_osdmap: state.settled_osdmap(),
             oldest_osdmap: state.oldest_osdmap(),
             mgrmap: &state.mgrmap,
             fsmap: &state.fsmap,
@@ -642,6 +643,19 @@ impl Mon {
         Ok(())
     }
 
+    /// Those who lack OSD maps, of which they were sent some. Whoever feeds messages looks now and then, and has the next ones sent to who
+    /// has taken those ([`Self::send_next_osdmaps`]).
+    pub fn owed_osdmaps(&self) -> Vec<ConnId> {
+        self.sessions.iter().filter(|(_, s)| s.is_owed_osdmaps()).map(|(conn, _)| *conn).collect()
+    }
+
+    /// Sends the next OSD maps to one of [`Self::owed_osdmaps`].
+    pub fn send_next_osdmaps(&mut self, conn: ConnId, out: &mut Vec<MonEffect>) {
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.go_on(conn, self.fsid, &self.state, out);
+        }
+    }
+
     /// Answers what only reads, from the state as it is.
     pub(crate) fn on_read(&mut self, conn: ConnId, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
@@ -702,7 +716,9 @@ impl Mon {
             Kept::Now(ask) => self.submit(Request::Ask(ask), out),
             Kept::Waits => {}
             Kept::NoRoom(ask) => {
-                tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
+                if ask.via.is_none() {
+                    tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
+                }
                 self.no_room(&ask, out);
             }
         }

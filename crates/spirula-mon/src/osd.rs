@@ -7,7 +7,7 @@ use crate::event::ConnId;
 use crate::failure;
 use crate::mon::Mon;
 use crate::pairs::Wish;
-use crate::state::Metadata;
+use crate::state::{Metadata, OSDMAP_MAX};
 use crate::work::{Reply, Work};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::{MAX_OSDS, OsdAddrs, WEIGHT_IN, flags, state};
@@ -180,6 +180,9 @@ fn is_of_an_older_life(map: &OsdMap, osd: OsdId, epoch: Epoch) -> bool {
     map.info(osd).is_some_and(|i| epoch < i.up_from)
 }
 
+/// Bytes by which a place and a class of an OSD may make a map larger.
+const PLACE_ROOM: usize = 64 << 10;
+
 impl Mon {
     pub(crate) fn osd_boot(&mut self, conn: ConnId, b: OsdBoot, work: &mut Work) {
         let osd = b.osd;
@@ -317,6 +320,13 @@ impl Mon {
         let wants_place = may_place && !crush.is_linked(osd) && !b.location.is_empty();
         let wants_class = may_class && !b.device_class.is_empty() && crush.class_of(osd).is_none();
         if !(wants_place || wants_class) {
+            return;
+        }
+        if work.state.osdmap.bytes().len() > OSDMAP_MAX - PLACE_ROOM {
+            tracing::warn!(
+                osd,
+                "the OSD map is too large for the OSD's place and class to be added: it comes up without"
+            );
             return;
         }
         let weight = crush_weight_of_size(b.size_bytes);

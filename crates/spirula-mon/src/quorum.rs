@@ -572,6 +572,10 @@ impl Mon {
     }
 
     fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        // Who has gone needs none; and another monitor asks again for a client that it still has.
+        if !self.sessions.contains_key(&ask.conn) {
+            return;
+        }
         if crate::mon::for_leader(&ask.message) && !self.q.leads() {
             self.lead(ask, out);
             return;

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
-/// Bytes of OSD maps in one message, about: one map at least.
+/// Bytes of OSD maps that one peer is sent at a time, about: one map at least.
 const MAPS_BYTES: u64 = 4 << 20;
 /// Most incrementals that a client is sent before it asks for the next map.
 const MAPS_OF_WARNING: Epoch = 8;
@@ -59,6 +59,8 @@ pub struct Session {
     subs: BTreeMap<String, Sub>,
     /// The newest OSD map that it was sent over this connection.
     osdmap_sent: Epoch,
+    /// It lacks OSD maps that are sent when it has taken those before ([`Session::go_on`]).
+    osdmaps_owed: bool,
     config_sent: Option<BTreeMap<String, String>>,
 }
 
@@ -71,6 +73,7 @@ impl Session {
             access: Access::default(),
             subs: BTreeMap::new(),
             osdmap_sent: 0,
+            osdmaps_owed: false,
             config_sent: None,
         }
     }
@@ -94,6 +97,9 @@ impl Session {
                 // Asking anew is answered anew, even if nothing changed.
                 self.config_sent = None;
             }
+            if s.what == "osdmap" {
+                self.osdmaps_owed = false;
+            }
             self.subs.insert(s.what, Sub { next: s.start, once: s.once });
         }
     }
@@ -105,13 +111,24 @@ impl Session {
             let Some(sub) = self.subs.get(&what).copied() else { continue };
             let sent = self.push_one(&what, sub, conn, fsid, state, out);
             if let Some(next) = sent {
-                if sub.once {
+                if sub.once && !(what == "osdmap" && self.osdmaps_owed) {
                     self.subs.remove(&what);
                 } else if let Some(s) = self.subs.get_mut(&what) {
                     s.next = next;
                 }
             }
         }
+    }
+
+    /// Does it lack OSD maps, of which it was sent as many as are sent at a time?
+    pub fn is_owed_osdmaps(&self) -> bool {
+        self.osdmaps_owed
+    }
+
+    /// Sends the next of the OSD maps that it lacks.
+    pub fn go_on(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
+        self.osdmaps_owed = false;
+        self.push(conn, fsid, state, out);
     }
 
     /// Sends one subscription's news; returns what is wanted next, if anything was sent.
@@ -145,13 +162,13 @@ impl Session {
                 Some(sub.next)
             }
             "osdmap" => {
-                let next = due(state.osdmap.epoch)?;
+                due(state.osdmap.epoch).filter(|_| !self.osdmaps_owed)?;
                 let history = matches!(self.peer.kind, EntityType::Osd | EntityType::Mgr);
-                for m in osdmap_messages(fsid, state, sub.next as Epoch, history) {
-                    send(m);
-                }
-                self.osdmap_sent = state.osdmap.epoch;
-                Some(next)
+                let (messages, last) = osdmap_messages(fsid, state, sub.next as Epoch, history);
+                messages.into_iter().for_each(send);
+                self.osdmap_sent = last;
+                self.osdmaps_owed = last < state.osdmap.epoch;
+                Some(u64::from(last) + 1)
             }
             // One map as a whole: the next of an OSD to which the change that leads there does not fit.
             WHOLE_OSDMAP if self.peer.kind == EntityType::Osd => {
@@ -212,12 +229,15 @@ impl Session {
             return;
         }
         let from = newest.saturating_sub(MAPS_OF_WARNING - 1).max(self.osdmap_sent + 1);
-        let incrementals: Vec<_> = state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect();
-        if incrementals.is_empty() {
-            return;
-        }
+        let incrementals: Vec<_> = match are_dear(state, from) {
+            true => Vec::new(),
+            false => state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect(),
+        };
         self.osdmap_sent = newest;
-        let m = MOsdMap { fsid, incrementals, fulls: Vec::new(), oldest: state.oldest_osdmap(), newest };
+        let m = match incrementals.is_empty() {
+            true => newest_osdmap(fsid, state, newest),
+            false => MOsdMap { fsid, incrementals, fulls: Vec::new(), oldest: state.oldest_osdmap(), newest },
+        };
         out.push(MonEffect::Send(conn, m.into_message(0)));
     }
 
@@ -254,22 +274,32 @@ fn push_log(level: u16, sub: Sub, fsid: Uuid, state: &State, send: &mut impl FnM
     Some(last + 1)
 }
 
-/// OSD maps from `start` (0: newest full map). Who needs every epoch (`history`) gets the
+/// Have the changes from `start` on more bytes than the newest map as a whole?
+fn are_dear(state: &State, start: Epoch) -> bool {
+    state.incrementals.bytes_from(start..) > (state.osdmap.bytes().len() as u64).max(MAPS_BYTES)
+}
+
+/// The newest OSD map, whole.
+fn newest_osdmap(fsid: Uuid, state: &State, oldest: Epoch) -> MOsdMap {
+    let newest = state.osdmap.epoch;
+    MOsdMap { fsid, incrementals: Vec::new(), fulls: vec![(newest, state.osdmap.bytes().clone())], oldest, newest }
+}
+
+/// OSD maps from `start` (0: newest full map), and the epoch of the last one. Who needs every epoch (`history`) gets the
 /// oldest kept full map and all that follows when `start` is older than that, and is told from when on maps are needed; everybody
-/// else gets the newest full map then, and where the changes have more bytes.
-fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Vec<Message> {
+/// else gets the newest full map then, and where the changes have more bytes. Of what has more than [`MAPS_BYTES`] the rest is for later:
+/// it would all wait for the peer, which counts as one that does not read when it has not taken a few times as much.
+fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> (Vec<Message>, Epoch) {
     let newest = state.osdmap.epoch;
     let begins = state.oldest_osdmap();
     let oldest = if history { state.settled_osdmap() } else { begins };
     let message = |incrementals, fulls| MOsdMap { fsid, incrementals, fulls, oldest, newest }.into_message(0);
     let full_newest = || {
-        let fulls = vec![(newest, state.osdmap.bytes().clone())];
         // A client that is told of older ones may ask for what is between.
         let oldest = if history { oldest } else { newest };
-        vec![MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }.into_message(0)]
+        (vec![newest_osdmap(fsid, state, oldest).into_message(0)], newest)
     };
-    let dear = || state.incrementals.bytes_from(start..) > (state.osdmap.bytes().len() as u64).max(MAPS_BYTES);
-    if !history && (start == 0 || dear()) {
+    if !history && (start == 0 || are_dear(state, start)) {
         return full_newest();
     }
     let mut fulls = Vec::new();
@@ -286,20 +316,15 @@ fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Ve
             None => return full_newest(),
         }
     }
-    let incs: Vec<_> = state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect();
-    let mut out = Vec::new();
-    let mut rest = &incs[..];
-    while !rest.is_empty() {
-        let mut bytes = fulls.iter().map(|(_, b): &(Epoch, bytes::Bytes)| b.len() as u64).sum::<u64>();
-        let fits = rest.iter().take(MAPS_PER_MESSAGE).take_while(|(_, b)| {
-            bytes += b.len() as u64;
-            bytes <= MAPS_BYTES
-        });
-        let (now, later) = rest.split_at(fits.count().max(1));
-        rest = later;
-        out.push(message(now.to_vec(), std::mem::take(&mut fulls)));
-    }
-    out
+    let mut bytes = fulls.iter().map(|(_, b): &(Epoch, bytes::Bytes)| b.len() as u64).sum::<u64>();
+    let fits = state.incrementals.range(from..).enumerate().take_while(|(n, (_, b))| {
+        bytes += b.len() as u64;
+        *n == 0 || bytes <= MAPS_BYTES
+    });
+    let incs: Vec<_> = fits.map(|(_, (e, b))| (*e, b.clone())).collect();
+    let last = incs.last().or(fulls.last()).map_or(newest, |(e, _)| *e);
+    let chunks = incs.chunks(MAPS_PER_MESSAGE);
+    (chunks.map(|chunk| message(chunk.to_vec(), std::mem::take(&mut fulls))).collect(), last)
 }
 
 #[cfg(test)]
@@ -350,11 +375,16 @@ mod tests {
         }
         let (begins, newest) = (state.oldest_osdmap(), state.osdmap.epoch);
         assert!(begins > 10 && state.settled_osdmap() == 1);
-        let sent = |start, history| {
-            let all = osdmap_messages(Uuid::default(), &state, start, history);
-            let sizes = all.iter().map(|m| m.front.len() + m.middle.len() + m.data.len()).max();
-            assert!(sizes <= Some(12 << 20), "a message of {sizes:?} bytes");
-            all.iter().map(|m| MOsdMap::from_message(m).unwrap()).collect::<Vec<_>>()
+        let sent = |mut start: Epoch, history| {
+            let mut all = Vec::new();
+            while start <= newest {
+                let (messages, last) = osdmap_messages(Uuid::default(), &state, start, history);
+                let bytes: usize = messages.iter().map(|m| m.front.len() + m.middle.len() + m.data.len()).sum();
+                assert!(bytes <= 12 << 20, "{bytes} bytes at a time");
+                all.extend(messages.iter().map(|m| MOsdMap::from_message(m).unwrap()));
+                start = last + 1;
+            }
+            all
         };
         for start in [2, 7, begins] {
             let osd = sent(start, true);
@@ -372,5 +402,42 @@ mod tests {
         let (next, client) = (sent(newest, true), sent(newest, false));
         assert!(next[0].fulls.is_empty() && next[0].incrementals.len() == 1);
         assert!(client[0].incrementals.len() + client[0].fulls.len() == 1);
+    }
+
+    /// Who lacks many large maps is sent some at a time, the next ones when it has taken those, whatever changes meanwhile; a subscription
+    /// that is to be served once is served to its end.
+    #[test]
+    fn who_lacks_many_large_maps_gets_some_at_a_time() {
+        let mut state = crate::state::tests::new().0;
+        let change = |state: &mut State, n| {
+            let edited = crate::state::tests::with_crush(&state.osdmap, 3 << 20, n);
+            assert!(state.advance_osdmap(&edited, Default::default(), 0).unwrap());
+        };
+        (0..8).for_each(|n| change(&mut state, n));
+        let (addrs, features) = (Default::default(), spirula_types::features::PACIFIC);
+        let mut osd = Session::new(Peer { kind: EntityType::Osd, id: "0".into(), global_id: 0, addrs, features });
+        let got = |out: &mut Vec<MonEffect>| {
+            let maps = std::mem::take(out).into_iter().map(|e| match e {
+                MonEffect::Send(7, m) => MOsdMap::from_message(&m).unwrap(),
+                e => panic!("{e:?}"),
+            });
+            maps.flat_map(|m| m.incrementals).map(|(e, _)| e).collect::<Vec<_>>()
+        };
+        for once in [false, true] {
+            osd.subscribe(vec![Subscription { what: "osdmap".into(), start: 2, once }], String::new());
+            let mut out = Vec::new();
+            osd.push(7, Uuid::default(), &state, &mut out);
+            assert_eq!((got(&mut out), osd.osdmap_sent(), osd.is_owed_osdmaps()), (vec![2], 2, true));
+            change(&mut state, 100 + usize::from(once));
+            osd.push(7, Uuid::default(), &state, &mut out);
+            assert!(out.is_empty(), "it has not taken those before");
+            let mut all = Vec::new();
+            while osd.is_owed_osdmaps() {
+                osd.go_on(7, Uuid::default(), &state, &mut out);
+                all.extend(got(&mut out));
+            }
+            assert_eq!(all, (3..=state.osdmap.epoch).collect::<Vec<_>>());
+            assert_eq!(osd.subs.contains_key("osdmap"), !once);
+        }
     }
 }

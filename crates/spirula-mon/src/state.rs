@@ -46,11 +46,11 @@ pub const FULL_EVERY: Epoch = 50;
 const FULL_BYTES: u64 = 16 << 20;
 /// Bytes of a full map that travels in the entry of the change that makes it an old one. Whoever applies that entry has a larger one,
 /// and is told to keep it: it would leave no room for the change.
-const FULL_TRAVELS: usize = spirula_quorum::FRAME_MAX / 8;
+const FULL_TRAVELS: usize = spirula_quorum::FRAME_MAX / 16;
 /// Bytes of kept maps behind the oldest full one above which older epochs go that nobody needs, be they as many as were to be kept.
 const KEEP_BYTES: u64 = 32 << 20;
 /// The same for epochs that somebody needs. An OSD that comes with an older one learns of what was in between from those that saw it.
-const NEEDED_BYTES: u64 = 96 << 20;
+const NEEDED_BYTES: u64 = 192 << 20;
 /// Bytes of a map above which nothing is added to it by command. What happens by itself (OSDs come and go) is never refused: each
 /// change is an incremental of its own, and full maps need no room in the log.
 pub const OSDMAP_MAX: usize = 6 << 20;
@@ -885,15 +885,15 @@ pub(crate) mod tests {
         let (mut s, mut kept) = new();
         go_on(&mut s, &mut kept, 60, |_| 0);
         let (mut most, mut longest) = (0, 0);
-        for n in 0..60 {
+        for n in 0..80 {
             change_crush(&mut s, 5 << 20, n, 55);
             most = most.max(total(&s.incrementals) + total(&s.fulls));
             if s.oldest_osdmap() <= 55 {
                 longest = n;
             }
         }
-        assert!(most < (96 + 16 + 6 + 24) << 20, "{most} bytes");
-        assert!(longest > 12, "only {longest} changes were kept for who needs them");
+        assert!(most < (192 + 16 + 6 + 24) << 20, "{most} bytes");
+        assert!(longest > 26, "only {longest} changes were kept for who needs them");
         assert_eq!(s.settled_osdmap(), 50);
         let begins = s.oldest_osdmap();
         assert!(begins > 80 && s.osdmap_at(begins).is_some() && s.osdmap_at(begins - 1).is_none());

@@ -76,6 +76,8 @@ pub struct ClusterView<'a> {
     pub osdmap: &'a OsdMap,
     /// Oldest epoch of it that is kept.
     pub oldest_osdmap: Epoch,
+    /// Epoch up to which nobody needs any: the same, or less, where some that are needed were let go of.
+    pub settled_osdmap: Epoch,
     /// Managers.
     pub mgrmap: &'a MgrMap,
     /// File systems.

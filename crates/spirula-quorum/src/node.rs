@@ -171,7 +171,7 @@ pub struct Node {
     reads: Vec<(u64, u64)>,
     heard: BTreeMap<MemberId, u64>,
     /// Who is not heard, and until when.
-    shunned: Option<(MemberId, u64)>,
+    shunned: BTreeMap<MemberId, u64>,
 }
 
 impl std::fmt::Debug for Node {
@@ -266,7 +266,7 @@ impl Node {
             offered: None,
             reads: Vec::new(),
             heard: BTreeMap::new(),
-            shunned: None,
+            shunned: BTreeMap::new(),
         };
         node.weigh(snapshot_size);
         node.work(out);
@@ -315,7 +315,8 @@ impl Node {
     /// Its heartbeats would keep everybody else from leading, and a log of a newer term has it elected again before the others have agreed
     /// on anything under one of themselves; afterwards none of them votes for it.
     pub fn shun(&mut self, id: MemberId, ticks: u64) {
-        self.shunned = Some((id, self.now + ticks));
+        self.shunned.retain(|_, until| *until > self.now);
+        self.shunned.insert(id, self.now + ticks);
     }
 
     /// At a leader: what `id` still lacks, in entries. `None` for who does not belong, or
@@ -483,7 +484,7 @@ impl Node {
         if bytes.len() > FRAME_MAX {
             return Err(Refusal::TooLarge(bytes.len()));
         }
-        if self.waits_for_disk() || self.shunned.is_some_and(|(id, until)| id == from && self.now < until) {
+        if self.waits_for_disk() || self.shunned.get(&from).is_some_and(|until| self.now < *until) {
             return Ok(());
         }
         let frame: Frame = spirula_encoding::from_slice(bytes)?;
@@ -648,6 +649,7 @@ impl Node {
             if let Some(s) = &snapshot {
                 assert_eq!(s.index, ready.snapshot().get_metadata().index, "a snapshot nobody received");
                 self.raw.mut_store().install(s.clone());
+                self.weigh(s.data.len());
             }
             self.raw.mut_store().append(&entries);
             if ready.must_sync() {

@@ -291,6 +291,11 @@ impl<S: Copy> Answers<S> {
         }
     }
 
+    /// Has a peer taken all that was said to it?
+    pub fn has_taken_all(&self, id: LinkId) -> bool {
+        self.all.get(&id).is_none_or(|one| one.link.unsent() == 0)
+    }
+
     /// Says something to a peer, or closes its connection: it does not read. False then.
     pub fn send(&mut self, id: LinkId, m: Message) -> bool {
         let (free, of_daemon) = (self.free(), self.of_daemon());

@@ -131,6 +131,8 @@ struct Task {
     large: Option<Arc<LargePlaces>>,
     /// Its place, and since when.
     place: Option<(LargePlace, Duration)>,
+    /// There is none for it.
+    waits_for_place: bool,
     /// Whose connection it is, for these.
     user: String,
     output: Output,
@@ -164,6 +166,7 @@ impl Task {
             payload_since: Duration::ZERO,
             large: None,
             place: None,
+            waits_for_place: false,
             user: String::new(),
             output: Output::default(),
             closing: None,
@@ -280,7 +283,7 @@ impl Task {
         let sent = !self.output.has_remaining() && self.connection.output_len() == 0;
         let queue = &self.ends.queue;
         let takes = || queue.unsent.load(Ordering::Relaxed) > 0 && queue.stuck_for(now) < STOPPED;
-        self.ends.intake.is_full() && (sent || takes())
+        (self.ends.intake.is_full() || self.waits_for_place) && (sent || takes())
     }
 
     /// Has it a place for a large request, or needs none?
@@ -311,7 +314,8 @@ impl Task {
 
     fn held_back(&mut self) -> bool {
         let large = self.waiting.is_some() || self.buffer.len() > 2 * limits::RECEIVE_BUFFER;
-        if large && !self.has_place() {
+        self.waits_for_place = large && !self.has_place();
+        if self.waits_for_place {
             return true;
         }
         self.sink.depth() > limits::MAILBOX_EVENTS

@@ -126,6 +126,15 @@ impl MonActor {
         self.perform(local, fx, out);
     }
 
+    /// Sends those OSD maps for which there was no room at once.
+    fn send_osdmaps(&mut self, local: Local, out: &mut Vec<Output>) {
+        let mut fx = Vec::new();
+        if let Some(mon) = &mut self.mon {
+            mon.owed_osdmaps().into_iter().for_each(|conn| mon.send_next_osdmaps(conn, &mut fx));
+        }
+        self.perform(local, fx, out);
+    }
+
     fn perform(&mut self, local: Local, fx: Vec<MonEffect>, out: &mut Vec<Output>) {
         for e in fx {
             match e {
@@ -211,7 +220,10 @@ impl Actor for MonActor {
                 self.open(local, &mut fx);
                 self.perform(local, fx, out);
             }
-            Input::Tick => self.feed(local, MonEvent::Tick, out),
+            Input::Tick => {
+                self.feed(local, MonEvent::Tick, out);
+                self.send_osdmaps(local, out);
+            }
             Input::Timer(number) => {
                 if self.bug != Some(Bug::AckBeforeSync) || self.rng.one_in(3) {
                     self.disk.sync();

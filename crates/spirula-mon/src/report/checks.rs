@@ -94,6 +94,14 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         );
         add(out, "MON_STATE_TOO_LARGE", Severity::Warning, summary, 1, detail);
     }
+    if view.settled_osdmap < view.oldest_osdmap {
+        let detail = vec![
+            format!("epochs {} to {} are gone", view.settled_osdmap + 1, view.oldest_osdmap - 1),
+            "a PG of which all members were away meanwhile may not know who has its newest data, and wait".to_owned(),
+        ];
+        let summary = "OSD maps that PGs need were too large to be kept: get all PGs clean".to_owned();
+        add(out, "MON_OSDMAPS_GONE", Severity::Warning, summary, 1, detail);
+    }
     if !view.quorum.contradicting.is_empty() {
         let detail = view.quorum.contradicting.iter().flat_map(|(name, why)| {
             [

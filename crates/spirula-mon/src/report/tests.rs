@@ -50,6 +50,8 @@ struct World {
     monmap: MonMap,
     quorum: QuorumInfo,
     osdmap: OsdMap,
+    /// The epochs up to which no OSD map is needed, and from which on they are kept.
+    maps: (u32, u32),
     mgrmap: MgrMap,
     fsmap: FsMap,
     mgr: MgrKnowledge,
@@ -73,7 +75,8 @@ impl World {
             monmap: &self.monmap,
             quorum: &self.quorum,
             osdmap: &self.osdmap,
-            oldest_osdmap: 1,
+            oldest_osdmap: self.maps.1,
+            settled_osdmap: self.maps.0,
             mgrmap: &self.mgrmap,
             fsmap: &self.fsmap,
             mgr: &self.mgr,
@@ -119,6 +122,7 @@ impl World {
                 ..QuorumInfo::default()
             },
             osdmap,
+            maps: (1, 1),
             mgrmap,
             fsmap: FsMap::initial(1),
             mgr: MgrKnowledge::default(),
@@ -595,6 +599,15 @@ fn a_state_that_is_too_large_is_told() {
     let mut state = crate::state::State::new(w.monmap.clone(), w.osdmap.clone(), 0);
     std::sync::Arc::make_mut(&mut state.kv).insert("a/b".into(), vec![7; 1 << 20].into());
     assert_eq!(state.largest_tables()[0], ("kv".to_owned(), (1 << 20) + 3));
+}
+
+#[test]
+fn maps_that_are_needed_and_gone_are_told() {
+    let mut w = World::new(OsdMap::default());
+    assert!(!health(&w.view(), true, Format::Plain).contains("MON_OSDMAPS_GONE"));
+    w.maps = (50, 90);
+    let text = health(&w.view(), true, Format::Plain);
+    assert!(text.contains("MON_OSDMAPS_GONE") && text.contains("epochs 51 to 89 are gone"), "{text}");
 }
 
 #[test]

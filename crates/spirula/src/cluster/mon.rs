@@ -517,6 +517,12 @@ impl Daemon for MonDaemon {
             self.mon.set_room(host::room(&self.data));
         }
         self.feed(MonEvent::Tick);
+        for conn in self.mon.owed_osdmaps() {
+            if self.answers.has_taken_all(conn) {
+                self.mon.send_next_osdmaps(conn, &mut self.out);
+                self.perform();
+            }
+        }
     }
 
     fn deadline(&self) -> Duration {
