@@ -301,6 +301,18 @@ fn mon_caps_decide() {
     let caps: MonCaps = "allow r fsname=a".parse().unwrap();
     assert!(caps.allows_fs("a") && !caps.allows_fs("b"));
     assert!(!MonCaps::default().allows_fs("a"));
+    let caps: MonCaps = "allow rw fsname=all".parse().unwrap();
+    assert!(caps.allows_fs("all") && !caps.allows_fs("a"), "a name like others at monitors");
+    for (text, may) in [
+        ("profile read-write", false),
+        ("profile mgr", true),
+        ("profile mds", true),
+        ("allow rw", true),
+        ("allow rw fsname=a", true),
+        ("allow rw fsname=all", false),
+    ] {
+        assert_eq!(text.parse::<MonCaps>().unwrap().changes_fs("client.a", "a"), may, "{text}");
+    }
 }
 
 #[test]
@@ -341,6 +353,18 @@ fn mgr_caps_decide() {
     ] {
         assert_eq!(mgr(text, module, command, arguments, perm), allowed, "{text:?} {module} {command:?} {perm}");
     }
+}
+
+#[test]
+fn everything_at_managers_is_the_star_alone() {
+    let all =
+        |text: &str, addr: Option<&str>| text.parse::<MgrCaps>().unwrap().allows_all(addr.map(|a| a.parse().unwrap()));
+    assert!(all("allow *", None) && all("allow r, allow all", None));
+    for text in ["allow rwx", "allow service mgr *", "profile read-write", "allow command \"pg dump\""] {
+        assert!(!all(text, None), "{text}");
+    }
+    let near = "allow * network 10.0.0.0/8";
+    assert!(all(near, Some("10.1.1.1")) && !all(near, Some("11.1.1.1")) && !all(near, None));
 }
 
 #[test]

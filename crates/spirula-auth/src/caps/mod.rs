@@ -17,7 +17,7 @@ mod scan;
 
 pub use constraint::Constraint;
 pub use mds::{MdsAccess, MdsCaps};
-pub use mgr::{MgrAccess, MgrCaps};
+pub use mgr::{MODULES, MgrAccess, MgrCaps};
 pub use mon::{MonAccess, MonCaps};
 pub use network::Network;
 pub use osd::{AppMetadata, ClassCall, OsdAccess, OsdCaps};

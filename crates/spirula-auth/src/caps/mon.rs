@@ -144,17 +144,19 @@ impl MonCaps {
         self.grants.iter().any(|g| g.is_all() && admits(g.network.as_ref(), addr))
     }
 
-    /// True if the file system may be seen: every one, unless each grant names one.
+    /// True if the file system may be seen: every one, unless each grant names one. As in 16.2, `all` is a name like others here,
+    /// and every file system at metadata servers alone.
     pub fn allows_fs(&self, name: &str) -> bool {
         self.grants.iter().any(|g| {
             let grants_something = g.allow.r || matches!(g.what, What::Profile(_) | What::Command(..));
-            grants_something && g.fs.as_ref().is_none_or(|fs| fs == name || fs == "all")
+            grants_something && g.fs.as_ref().is_none_or(|fs| fs == name)
         })
     }
 }
 
 impl MonCaps {
-    /// True if the file system may be changed: by who may change all, or what a grant names. `entity`: who asks.
+    /// True if the file system may be changed: by who may change all, or what a grant names. Of profiles those alone do that name the
+    /// part of the monitor, not `read-write`, as with a 16.2.15. `entity`: who asks.
     pub fn changes_fs(&self, entity: &str, name: &str) -> bool {
         let args = Args::new();
         let at = |service| MonAccess {
@@ -169,7 +171,8 @@ impl MonCaps {
         };
         self.grants.iter().any(|g| {
             let here = g.fs.as_ref().is_none_or(|fs| fs == name);
-            let by_profile = |p: &str| ["fs", "mds"].into_iter().any(|service| profile(p, &at(service)).w);
+            let by_profile =
+                |p: &str| p != "read-write" && ["fs", "mds"].into_iter().any(|service| profile(p, &at(service)).w);
             here && (g.allow.w || g.allow.any || matches!(&g.what, What::Profile(p) if by_profile(p)))
         })
     }
