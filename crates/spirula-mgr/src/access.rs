@@ -2,7 +2,7 @@
 
 use crate::commands;
 use crate::event::Peer;
-use spirula_auth::caps::{Args, MgrAccess, MgrCaps};
+use spirula_auth::caps::{self, Args, MgrAccess};
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, kind};
 use spirula_messages::cluster::control::OsdReport;
 use spirula_messages::{Body, Message};
@@ -10,17 +10,19 @@ use spirula_types::{EntityType, errno};
 
 /// `None`: go on. Otherwise the message is not handled, and this is the answer, if one is waited for.
 pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
-    let caps = peer.caps.as_ref()?;
+    let held = peer.caps.as_ref()?;
     let addr = peer.place;
     let may = |service: &str, command: &str, args: &Args, (read, write, exec): (bool, bool, bool)| {
         let module = commands::module_of(command);
+        let service = if module.is_empty() { service } else { caps::MODULES };
         let whole = MgrAccess { service, module, command, args, read, write, exec, addr };
-        // A module's command that names a pool is for those alone who may do so there.
+        // A module's command that names a pool is for those alone who may do so there, and who have a right to the module: as Ceph's
+        // module asks once more without the command, to be given the very command does not suffice.
         let there = || match commands::scope_of(command, args) {
-            Some(args) => caps.allows(&MgrAccess { command: "", args: &args, ..whole }),
+            Some(args) => held.allows(&MgrAccess { command: "", args: &args, ..whole }),
             None => true,
         };
-        caps.allows(&whole) && (by_command_alone(caps, whole) || there())
+        held.allows(&whole) && there()
     };
     let command = |cmd: &[String], tell: bool| {
         // What cannot be understood, or is not known, does nothing and is answered with what is wrong.
@@ -28,8 +30,9 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
         if prefix == "get_command_descriptions" {
             return true;
         }
+        // What is asked of the daemon itself, Ceph's manager takes from its admin socket: for those alone who may do everything.
         if tell {
-            return may("mgr", &prefix, &args, (true, true, true));
+            return held.allows_all(addr);
         }
         commands::needs_of(&prefix).is_none_or(|(module, perm)| {
             may(module, &prefix, &args, (perm.contains('r'), perm.contains('w'), perm.contains('x')))
@@ -59,11 +62,6 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
     }
 }
 
-/// True for who is given the very command, or the part of the manager, whatever `module` grants say of pools.
-fn by_command_alone(caps: &MgrCaps, access: MgrAccess<'_>) -> bool {
-    caps.allows(&MgrAccess { module: "", ..access })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,7 +77,8 @@ mod tests {
 
     /// All rights at every part that there is, but `lacking` at `service`.
     fn all_but(service: &str, lacking: char) -> String {
-        let services: BTreeSet<&str> = commands::modules().chain(["mgr", "pg", "osd", "config"]).collect();
+        let services: BTreeSet<&str> =
+            commands::modules().chain(["mgr", "pg", "osd", "config", caps::MODULES]).collect();
         let text = |s: &&str| {
             let rights: String = "rwx".chars().filter(|r| *s != service || *r != lacking).collect();
             format!("allow service {s} {rights}")
@@ -101,11 +100,13 @@ mod tests {
             // Those that share a prefix need the same, else who may the one could do the other.
             assert_eq!(commands::needs_of(&prefix), Some((module, perm)), "{prefix}");
             assert!(!perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)), "{prefix}: '{perm}'");
+            // All modules are one part, whatever their descriptions say.
+            let part = if commands::module_of(&prefix).is_empty() { module } else { caps::MODULES };
             for m in asked(&prefix, Uuid::default()) {
                 let may = |caps: &str| refused(&peer(EntityType::Client, caps), &m).is_none();
-                assert!(may(&format!("allow service {module} {perm}")), "{prefix}: {module} {perm}");
+                assert!(may(&format!("allow service {part} {perm}")), "{prefix}: {part} {perm}");
                 for lacking in perm.chars() {
-                    assert!(!may(&all_but(module, lacking)), "{prefix} without {lacking} at {module}");
+                    assert!(!may(&all_but(part, lacking)), "{prefix} without {lacking} at {part}");
                 }
                 assert!(!may(""), "{prefix} for who has no capabilities");
             }
@@ -151,7 +152,7 @@ mod tests {
         let flatten = |spec: &str| json!({"prefix": "rbd task add flatten", "image_spec": spec});
         let perf = |spec: &str| json!({"prefix": "rbd perf image stats", "pool_spec": spec});
         let all_perf = || json!({"prefix": "rbd perf image stats"});
-        for caps in ["profile rbd", "allow module rbd_support rw", "allow rw"] {
+        for caps in ["profile rbd", "allow module rbd_support rw", "allow service py rw", "allow rw"] {
             assert!(
                 may(caps, list()) && may(caps, flatten("a/i")) && may(caps, perf("a")) && may(caps, all_perf()),
                 "{caps}"
@@ -164,7 +165,11 @@ mod tests {
             assert!(!may(caps, cmd.clone()), "{cmd}");
         }
         assert!(may("profile rbd-read-only", list()) && !may("profile rbd-read-only", flatten("a/i")));
-        assert!(may("allow command \"rbd task add flatten\"", flatten("c/i")));
+        assert!(!may("allow service mgr rw", list()) && !may("allow service mgr rw", flatten("a/i")));
+        // The command is theirs, the module's pools are not.
+        assert!(!may("allow command \"rbd task add flatten\"", flatten("c/i")));
+        assert!(may("allow command \"rbd task add flatten\", allow module rbd_support with pool=c rw", flatten("c/i")));
+        assert!(may("allow command \"rbd task list\"", list()), "it names none");
         for other in [json!({"prefix": "balancer status"}), json!({"prefix": "pg stat"}), json!({"prefix": "osd df"})] {
             assert!(!may("profile rbd", other.clone()), "{other}");
         }
@@ -209,10 +214,9 @@ mod tests {
                 continue;
             }
             let [_, m] = asked(&prefix, Uuid([1; 16]));
-            assert!(refused(&peer(EntityType::Client, "allow service mgr rwx"), &m).is_none(), "{prefix}");
-            for lacking in ['r', 'w', 'x'] {
-                let caps = all_but("mgr", lacking);
-                assert!(refused(&peer(EntityType::Client, &caps), &m).is_some(), "{prefix} without {lacking}");
+            assert!(refused(&peer(EntityType::Client, "allow *"), &m).is_none(), "{prefix}");
+            for caps in ["allow rwx", "allow service mgr rwx", "allow service mgr *", "profile read-write"] {
+                assert!(refused(&peer(EntityType::Client, caps), &m).is_some(), "{prefix} by {caps}");
             }
         }
     }
