@@ -354,7 +354,7 @@ fn may_by_manager(asker: &Asker<'_>, state: &State, prefix: &str, args: &caps::A
     let caps = state.auth.get(&entity).and_then(|u| u.caps.get("mgr")?.parse::<MgrCaps>().ok());
     let right = |right| c.perm.contains(right);
     let access = MgrAccess {
-        service: c.part,
+        service: if c.module.is_empty() { c.part } else { caps::MODULES },
         module: c.module,
         command: prefix,
         args,

@@ -17,16 +17,16 @@ use crate::work::Work;
 use spirula_auth::caps::MonCaps;
 use spirula_maps::FsMap;
 use spirula_types::EntityType;
-use spirula_types::errno::{EINVAL, EPERM};
+use spirula_types::errno::{EINVAL, ENOENT, EPERM};
 use std::sync::Arc;
 
 /// Whether the asker may not change the file system that a command is about: errno and sentence.
 pub(super) fn refusal(asker: &Asker<'_>, state: &State, command: &Command) -> Option<(i32, String)> {
     let (module, perm) = command.needs()?;
-    if !perm.contains('w') || !matches!(module, "fs" | "mds") {
+    let (prefix, args) = (command.prefix.as_str(), command.args());
+    if !perm.contains('w') || !(matches!(module, "fs" | "mds") || prefix.starts_with("fs volume ")) {
         return None;
     }
-    let (prefix, args) = (command.prefix.as_str(), command.args());
     let name = target(&state.fsmap, prefix, &args)?;
     if asker.caps.changes_fs(&asker.entity, &name) {
         return None;
@@ -37,6 +37,8 @@ pub(super) fn refusal(asker: &Asker<'_>, state: &State, command: &Command) -> Op
             let who = args.str("role_or_gid");
             (EINVAL, format!("MDS named '{who}' does not exist, is not up or you lack the permission to see."))
         }
+        // That it is there is not for who may not see it.
+        _ if args.has("fs_name") && !asker.caps.allows_fs(&name) => (ENOENT, format!("Filesystem not found: '{name}'")),
         _ if args.has("fs_name") => (EPERM, format!("Permission denied: '{name}'")),
         _ => (EPERM, "Permission denied.".to_owned()),
     })

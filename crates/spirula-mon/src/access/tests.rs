@@ -415,11 +415,14 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
     let set = |fs: &str| json!({"prefix": "fs set", "fs_name": fs, "var": "max_mds", "val": "2"});
     let only_a = "allow rw fsname=a";
     assert_eq!(ruling(only_a, set("a")), go);
-    assert_eq!(ruling(only_a, set("b")), (-1, "Permission denied: 'b'".into()));
+    assert_eq!(ruling(only_a, set("b")), (-2, "Filesystem not found: 'b'".into()), "who may not see it");
+    assert_eq!(ruling("allow rw fsname=all", set("b")).0, -2, "a name like others");
+    for sees in ["allow r, allow rw fsname=a", "profile read-write"] {
+        assert_eq!(ruling(sees, set("b")), (-1, "Permission denied: 'b'".into()), "{sees}");
+    }
     assert_eq!(ruling(only_a, set("c")), go, "what is not there is said by the command");
     assert_eq!(ruling("allow rw", set("b")), go);
     assert_eq!(ruling("allow rw fsname=a, allow rw fsname=b", set("b")), go);
-    assert_eq!(ruling("allow r, allow rw fsname=a", set("b")).0, -1);
     assert_eq!(ruling("profile mgr", set("b")), go);
     assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "a:0"})), go);
     assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "b:0"})), (-1, "Permission denied.".into()));
@@ -445,6 +448,11 @@ fn volumes_are_removed_by_whom_their_file_system_is_named_to() {
     assert!(!goes(only_a, json!({"prefix": "fs rm", "fs_name": "b", "yes_i_really_mean_it": true})));
     assert!(goes(only_a, rm("a")));
     assert!(!goes(only_a, rm("b")), "who may change a only removes b and its pools");
+    // The manager's part, with Ceph: whoever has the monitors' of file systems alone makes and removes no pools by it.
+    for caps in ["allow service fs rw", "allow service fs rw, allow service mds rw"] {
+        assert!(!goes(caps, rm("a")) && !goes(caps, json!({"prefix": "fs volume ls"})), "{caps}");
+    }
+    assert!(goes("allow service mgr rw", json!({"prefix": "fs volume ls"})));
 }
 
 /// Whoever is let in by another monitor is shown what the table of users lets him see.
@@ -600,6 +608,10 @@ fn what_monitors_serve_in_the_managers_place_goes_by_either_capabilities() {
         ("allow r", "allow rw", "fs volume create", true),
         ("allow r", "allow r", "fs volume create", false),
         ("allow r", "allow module volumes rw", "fs volume create", true),
+        // A module is no part of `mgr`, but of `py`.
+        ("allow r", "allow service mgr rw", "fs volume create", false),
+        ("allow r", "allow service py rw", "fs volume create", true),
+        ("allow service fs rw", "allow r", "fs volume create", false),
         ("allow r", "allow module volumes rw", "crash rm", false),
         ("profile rbd", "allow r", "osd test-reweight-by-pg", true),
         ("profile rbd", "profile rbd", "device ls", false),

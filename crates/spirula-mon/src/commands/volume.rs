@@ -1,7 +1,8 @@
 //! `ceph fs volume …`: a file system and its pools as one thing.
 //!
 //! In Ceph the manager's module `volumes` serves these, and has an orchestrator start metadata servers. Here the monitors serve them:
-//! each is one change, done as a whole or not at all, and starts no daemons. Subvolumes are not served (`absent-commands.tsv`): they are
+//! each is one change, done as a whole or not at all, and starts no daemons. They need what Ceph's monitors want of who has the manager
+//! do it: rights at the part `mgr`, not `fs`, for they make and remove pools. Subvolumes are not served (`absent-commands.tsv`): they are
 //! directories, which only a client of the file system can make.
 
 use super::{Args, CommandResult, CommandSpec, Outcome, fs, json_out, pool, settle};
@@ -15,7 +16,7 @@ use spirula_types::errno::{ENOENT, EPERM};
 
 macro_rules! commands {
     ($($perm:literal, $sig:literal, $help:literal => $run:expr;)*) => {
-        &[$(CommandSpec { sig: $sig, help: $help, module: "fs", perm: $perm, flags: 0, run: $run }),*]
+        &[$(CommandSpec { sig: $sig, help: $help, module: "mgr", perm: $perm, flags: 0, run: $run }),*]
     };
 }
 

@@ -353,14 +353,7 @@ fn golden_signatures_are_those_of_the_real_monitor() {
         }
         assert!(known.contains(&sig), "not a signature of the real monitor: {sig}");
         let same = real.iter().find(|r| normal(r) == sig).unwrap();
-        // What Ceph's manager serves of file systems needs the right to them here.
-        let served_there = name.starts_with("fs volume ");
-        assert!(
-            served_there && meta(d).1 == meta(same).1 || meta(d) == meta(same),
-            "{sig}: {:?} {:?}",
-            meta(d),
-            meta(same)
-        );
+        assert_eq!(meta(d), meta(same), "{sig}");
     }
 }
 
