@@ -138,7 +138,9 @@ impl Vector<'_> {
     /// changed since stays.
     pub(super) fn rollback(&mut self, o: &OsdOp) -> Ran {
         match snap::shown(self.object.base, o.snap(), self.ctx.removed) {
-            At::Head => {}
+            // Nothing of it changes, and it is a change all the same, as in Ceph: the version grows, and what the context names anew
+            // gets a clone.
+            At::Head => self.object.modified |= self.object.live(),
             At::Nothing => {
                 if self.object.live() {
                     self.object.remove();

@@ -48,9 +48,8 @@ impl Past {
             Change::Delete => None,
             Change::Back(snap) => self.at(snap),
         };
-        // What changes nothing is not done under a context, either.
-        let nothing = matches!(change, Change::Back(snap) if snap > self.seq);
-        if nothing || (head.is_none() && self.head.is_none()) {
+        // What is not there and stays so is not changed under a context, either.
+        if head.is_none() && self.head.is_none() {
             return self.clone();
         }
         let mut next = Self { head, ..self.clone() };

@@ -245,8 +245,11 @@ fn a_vector_that_rolls_back_goes_on_with_what_was() {
     assert_eq!((done.result, &done.ops[2].op.indata[..]), (0, &b"0--3456789"[..]));
     assert!(done.ops[3].op.indata.ends_with(b"old"));
     assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(1, &o)), (Ok(b("0--3456789!")), Ok(b("0123456789"))));
-    // What the head is at a newer snapshot is what it is; at an older one it was not there.
-    assert!(matches!(x.under(now.clone(), &o, &[OsdOp::rollback(2)]).effect, Effect::LogOnly));
+    // What the head is at a newer snapshot is what it is, under a new version; at an older one it was not there.
+    let before = load_object(&x.store, &o).unwrap().info.user_version;
+    assert!(matches!(x.under(now.clone(), &o, &[OsdOp::rollback(2)]).effect, Effect::Apply(_)));
+    assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("0--3456789!")));
+    assert!(load_object(&x.store, &o).unwrap().info.user_version > before);
     x.under(context(5, &[5, 1]), &o, &[OsdOp::write_full(b("now"))]);
     assert_eq!(x.under(context(5, &[5, 1]), &o, &[OsdOp::rollback(3)]).result, 0);
     assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(5, &o)), (Err(-errno::ENOENT), Ok(b("0--3456789!"))));
