@@ -352,6 +352,7 @@ fn verify(w: &World) -> Result<(), String> {
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         check(&history, &fin, &map.snaps).map_err(|e| format!("object{i}: {e}"))?;
     }
+    sharing::at_rest(w)?;
     w.clients.iter().try_for_each(client::Client::in_order)
 }
 

@@ -9,7 +9,7 @@ use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, W
 use spirula_pg::shard::store_pg;
 use spirula_pg::{Stored, head_key, info_key};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{DIRTY_BLOCK, EVersion, HObject, PgId, SpgId};
+use spirula_types::{DIRTY_BLOCK, EVersion, HObject, PgId, SNAP_HEAD, SpgId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,6 +32,13 @@ pub struct State {
     /// Of each object's blocks, which it is; zero: a hole. What is shared is the same for both.
     pub blocks: BTreeMap<HObject, Vec<u64>>,
     next_block: u64,
+    /// Blocks that recovery wrote into objects that were there in an older version, by their heads: it brings whole blocks of
+    /// [`DIRTY_BLOCK`] bytes, of which many share nothing that have not changed.
+    pub brought: BTreeMap<HObject, u64>,
+    /// Objects that recovery made anew, until they are written.
+    made: BTreeSet<HObject>,
+    /// A planted bug: a clone shares nothing with what it is made of.
+    pub unshares: bool,
 }
 
 impl State {
@@ -45,8 +52,23 @@ impl State {
     }
 
     fn apply(&mut self, t: &Transaction) {
+        let logged = t.meta.iter().any(|m| matches!(m, MetaOp::LogAppend { .. }));
         for u in &t.objects {
+            let anew = !self.objects.contains_key(&u.object) || matches!(u.ops.first(), Some(ObjectOp::Remove));
+            if !logged && anew {
+                self.made.insert(u.object.clone());
+            } else if logged {
+                self.made.remove(&u.object);
+            }
             for op in &u.ops {
+                if let ObjectOp::Write { data, .. } = op
+                    && !logged
+                    && !self.made.contains(&u.object)
+                {
+                    let head = HObject { snap: SNAP_HEAD, ..u.object.clone() };
+                    let some = data.chunks(BLOCK as usize).filter(|c| c.iter().any(|b| *b != 0)).count();
+                    *self.brought.entry(head).or_default() += some as u64;
+                }
                 self.apply_op(&u.object, op);
             }
         }
@@ -71,7 +93,13 @@ impl State {
         let (from, end, made) = match op {
             ObjectOp::Remove => return drop(self.blocks.remove(object)),
             ObjectOp::CloneFrom(from) => {
-                let same = self.blocks.get(from).cloned().unwrap_or_default();
+                let mut same = self.blocks.get(from).cloned().unwrap_or_default();
+                if self.unshares {
+                    for block in same.iter_mut().filter(|b| **b != 0) {
+                        self.next_block += 1;
+                        *block = self.next_block;
+                    }
+                }
                 return drop(self.blocks.insert(object.clone(), same));
             }
             ObjectOp::Write { offset, data } => (*offset, offset + data.len() as u64, None),
