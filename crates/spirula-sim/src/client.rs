@@ -31,6 +31,8 @@ const COPIES: u64 = 4;
 const CLONES: u64 = 12;
 /// Operations that nobody would ask for, at a time.
 const ODD_MAX: usize = 8;
+/// Of so many ticks in which a client begins something it begins many things in one, if it does so at all.
+const BURSTS: u64 = 20;
 /// Requests about snapshots under way at most, in the end.
 const SNAP_CALLS: usize = 8;
 /// How much a client does, and of what.
@@ -42,6 +44,8 @@ pub struct Pace {
     pub under_way: usize,
     /// It begins one in so many ticks.
     pub idle: u64,
+    /// It begins so many instead, in one of [`BURSTS`] ticks.
+    pub burst: usize,
     /// Of 100 operations so many change something.
     pub changes: u64,
     /// Largest write in cells; of so many writes one is that large.
@@ -144,6 +148,8 @@ pub struct Client {
     pub watching: Option<Watching>,
     /// Longest time from begin to answer, true microseconds.
     pub longest: u64,
+    /// Requests that were under way at a time, at most.
+    pub most: usize,
 }
 
 impl Client {
@@ -191,6 +197,7 @@ impl Client {
             odd_answered: [0; 2],
             watching: None,
             longest: 0,
+            most: 0,
         }
     }
 
@@ -658,7 +665,17 @@ impl Client {
         if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
         {
             self.begin(local, out);
+            // No draw where it is not asked for: other seeds stay what they are.
+            if self.pace.burst > 0 && !self.quiet && self.rng.one_in(BURSTS) {
+                let most = (self.pending.len() + self.pace.burst).min(self.pace.under_way);
+                for _ in 0..self.pace.burst {
+                    if self.pending.len() < most {
+                        self.begin(local, out);
+                    }
+                }
+            }
         }
+        self.most = self.most.max(self.pending.len());
     }
 
     /// An operation that nobody would ask for, on an object that nobody looks at.

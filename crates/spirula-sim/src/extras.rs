@@ -83,12 +83,14 @@ pub enum Extra {
     Watches,
     /// Clients make snapshots, read at them, roll objects back to them, and remove them. Not where there is no room for them.
     Snaps,
+    /// One client has many requests under way: it begins them by the dozen, also on one object.
+    Many,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do). Snapshots and watches are nothing rare: they are in one of so many of all seeds.
-    pub const ALL: [(&'static str, Self, u64); 30] = [
+    pub const ALL: [(&'static str, Self, u64); 31] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -117,6 +119,7 @@ impl Extra {
         ("fuzz", Self::Fuzz, 1),
         ("room", Self::Room, 4),
         ("load", Self::Load, 4),
+        ("many", Self::Many, 4),
         ("snaps", Self::Snaps, 4),
         ("watches", Self::Watches, 4),
     ];
@@ -153,6 +156,7 @@ impl Extra {
             Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
             Self::Suspend => &["machine suspended", "wall clock stood still", "all clocks stood still"],
             Self::Load => &["machine loaded"],
+            Self::Many => &["many requests under way"],
             Self::Lies => &["power failed at who lies"],
             Self::Sessions => &["session lost", "session resumed", "session overfull"],
             Self::Asleep => &["OSD asleep", "all clocks stood still"],
@@ -398,7 +402,8 @@ impl Scene {
             | Extra::Fuzz
             | Extra::Room
             | Extra::Snaps
-            | Extra::Watches => {}
+            | Extra::Watches
+            | Extra::Many => {}
         }
     }
 
@@ -487,6 +492,10 @@ impl Scene {
             if all > 0 {
                 *self.probes.entry(name).or_insert(0) += all;
             }
+        }
+        let many = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.most >= BURST).unwrap_or(false);
+        if self.clients.clone().into_iter().any(|c| many(self, c)) {
+            self.probe("many requests under way");
         }
         let told = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.backoffs).unwrap_or(0);
         if self.clients.clone().into_iter().any(|c| told(self, c) > 0) {
@@ -699,6 +708,14 @@ pub fn filling(pace: Pace) -> Pace {
 /// How clients write much, so that much is under way when room goes.
 pub fn busy(pace: Pace) -> Pace {
     Pace { under_way: pace.under_way + 3, idle: 1, changes: 80, cells: pace.cells.max(1000), large: 4, ..pace }
+}
+
+/// Operations that a client with many begins at once.
+const BURST: usize = 40;
+
+/// How one client has many requests under way. Where there is no room that is as it is: nobody gets an answer.
+pub fn many(pace: Pace) -> Pace {
+    Pace { under_way: 5 * BURST, burst: BURST, ..pace }
 }
 
 /// How clients go on reading what they reach while they wait for what they do not.

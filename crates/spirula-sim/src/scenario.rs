@@ -3,7 +3,7 @@
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
-use crate::extras::{Code, Extra, Extras, busy, filling, reading};
+use crate::extras::{Code, Extra, Extras, busy, filling, many, reading};
 use crate::hardware::Coming;
 use crate::logs::{Acked, Seen};
 use crate::monitor::{MonActor, addr_of};
@@ -387,6 +387,7 @@ impl Scene {
             objects,
             under_way: rng.between(1, 4) as usize,
             idle: *rng.pick(&[1, 2, 5]).unwrap_or(&2),
+            burst: 0,
             changes: *rng.pick(&[30, 50, 80]).unwrap_or(&50),
             cells: *rng.pick(&[100, 1000, 6000]).unwrap_or(&100),
             large: 20,
@@ -402,6 +403,8 @@ impl Scene {
         let clients = (0..rng.between(1, 3)).map(|i| {
             let pace = if i > 0 && (extras.has(Extra::Readers) || extras.has(Extra::Asleep)) {
                 reading(&pace)
+            } else if i == 0 && extras.has(Extra::Many) && !extras.has(Extra::Full) && !extras.has(Extra::Room) {
+                many(pace.clone())
             } else {
                 pace.clone()
             };
