@@ -750,6 +750,8 @@ pub enum Bug {
     SharesNothing,
     /// A member takes ranges of whatever is there, also of another version.
     SharesWithAny,
+    /// A clone that is trimmed counts still.
+    TrimmedCounts,
 }
 
 impl PgConfig {

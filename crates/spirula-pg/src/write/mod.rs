@@ -199,6 +199,9 @@ impl Pg {
             if changed.is_some() {
                 head.last_user_version = head.last_user_version.max(entry.user_version);
                 count(&mut head.counts, &stats);
+                if planted!(self.core.cfg, TrimmedCounts) && stats.clones < 0 {
+                    head.counts.clones -= stats.clones;
+                }
                 self.scrub.wrote(object, &stats);
                 if stats.clones > 0 {
                     self.scrub.cloned(object);

@@ -353,7 +353,42 @@ fn verify(w: &World) -> Result<(), String> {
         check(&history, &fin, &map.snaps).map_err(|e| format!("object{i}: {e}"))?;
     }
     sharing::at_rest(w)?;
+    (0..map.pg_num).try_for_each(|seed| counts_are_right(w, PgId::new(POOL, seed)))?;
     w.clients.iter().try_for_each(client::Client::in_order)
+}
+
+/// What a PG's record counts differs from what is there.
+const MISCOUNTED: &str = "counted, and there are";
+
+/// A PG's record counts what is there: objects, clones, those that are deleted and stay for their clones, and bytes.
+fn counts_are_right(w: &World, pg: PgId) -> Result<(), String> {
+    let map = w.map();
+    let Some(first) = map.members(pg).first().copied() else { return Ok(()) };
+    let node = &w.nodes[first.osd as usize];
+    let Some(look) = node.pgs.get(&SpgId::new(pg, first.shard)).and_then(spirula_pg::Pg::look) else { return Ok(()) };
+    let counts = &look.info.head.counts;
+    if counts.estimated {
+        return Ok(());
+    }
+    let (mut objects, mut clones, mut whiteouts, mut bytes) = (0, 0, 0, 0);
+    for (stored, obj) in &node.store.applied.objects {
+        let o = object_of_store(stored.clone());
+        if o.pool != POOL || o.pg(map.pg_num) != pg || store_object(&o, first.shard) != *stored {
+            continue;
+        }
+        let info: ObjectInfo = spirula_encoding::from_slice(&obj.attrs[INFO_ATTR]).unwrap();
+        objects += 1;
+        whiteouts += i64::from(info.has(ObjectInfo::WHITEOUT));
+        if o.snap == spirula_types::SNAP_HEAD {
+            let set = obj.attrs.get(SNAPSET_ATTR).map(|v| spirula_encoding::from_slice::<SnapSet>(v).unwrap());
+            bytes += info.size as i64 + set.map_or(0, |s| s.own_bytes());
+        } else {
+            clones += 1;
+        }
+    }
+    let (counted, there) =
+        ((counts.objects, counts.clones, counts.whiteouts, counts.bytes), (objects, clones, whiteouts, bytes));
+    if counted == there { Ok(()) } else { Err(format!("{pg}: {counted:?} {MISCOUNTED} {there:?}")) }
 }
 
 /// Each OSD that starts again remembers what it remembers now, and in each PG that is active the members remember the same.
@@ -778,6 +813,7 @@ fn sim_planted_trim_bugs_are_caught() {
     let bugs: [(Bug, &[&str]); _] = [
         (Bug::TrimTakesMore, ACKED),
         (Bug::TrimOverlapKept, &[SHARED]),
+        (Bug::TrimmedCounts, &[MISCOUNTED]),
         (Bug::TrimNotAwaited, &[" keeps SnapSet {"]),
         (Bug::CloneNotRecovered, &["an append fails", "a read fails", STALE, END]),
     ];
