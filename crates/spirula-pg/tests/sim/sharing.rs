@@ -287,3 +287,53 @@ fn clones_that_share_nothing_are_seen_at_rest() {
     };
     fails_with(UNSHARED, 60, |seed| crate::run_with(seed, recovers).map(drop));
 }
+
+/// Thousands of snapshots of one object, half of them while a member is away, and the PG moves then: all members have all of them, count
+/// them, and have of each what was written under it and little more.
+#[test]
+fn thousands_of_snapshots_of_one_object() {
+    const SNAPS: u64 = 2000;
+    let mut w = cluster(1, None, None);
+    rest(&mut w).unwrap();
+    let mut made = 0;
+    let gone = w.map().members(PG)[2].osd;
+    for part in 0..2 {
+        let first = w.map().members(PG)[0];
+        let mut hand = Hand::new(w, first);
+        hand.object = OBJECT;
+        for _ in 0..SNAPS / 2 {
+            hand.snaps = (1..=made).rev().collect();
+            let op = hand.send(1, OsdOp::write(16 * (made % 64), Bytes::from(format!("{made:016}"))));
+            hand.answer(op).unwrap();
+            made += 1;
+        }
+        w = hand.w;
+        if part == 0 {
+            stop(&mut w, gone..gone + 1);
+            for _ in 0..200 {
+                run(&mut w, 100);
+                if crate::scenarios::active_at(&w, PG) {
+                    break;
+                }
+            }
+        }
+    }
+    // So many are recovered and filled one by one.
+    let long_rest = |w: &mut World| (0..20).find(|_| rest(w).is_ok()).expect("it becomes clean");
+    w.start(gone);
+    long_rest(&mut w);
+    let leaves = w.map().acting(PG)[0];
+    w.change_map(|m| m.out = [leaves].into());
+    long_rest(&mut w);
+    for Peer { osd, shard } in w.map().members(PG) {
+        let head = store_object(&object(OBJECT), shard);
+        let state = &w.nodes[osd as usize].store.applied;
+        let family = head.family_start()..head.family_end();
+        let there = state.objects.range(family.clone()).count();
+        assert_eq!(there as u64, SNAPS, "osd.{osd}: the head, and a clone for each snapshot");
+        // Two blocks were written under each, and just as many were seen.
+        let own: BTreeSet<u64> = state.blocks.range(family).flat_map(|(_, b)| b).copied().collect();
+        assert!(own.len() as u64 <= 3 * SNAPS, "osd.{osd} has {} blocks of its own", own.len());
+    }
+    verify(&w).unwrap();
+}
