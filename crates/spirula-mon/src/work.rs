@@ -308,4 +308,21 @@ mod tests {
         assert_eq!(work.replies[0], (7, Reply::RemovedSnaps { tid: 3, removed: nothing }));
         assert!(matches!(&work.replies[1].1, Reply::Ready(_)), "what is the same whatever became of the batch");
     }
+
+    /// Who adds to a map that is too large hears so, and what to remove; it is no defect.
+    #[test]
+    fn who_makes_a_large_map_larger_hears_what_is_wrong() {
+        let mut state = crate::state::tests::new().0;
+        let large = crate::state::tests::with_crush(&state.osdmap, 8 << 20, 0);
+        state.osdmap = Arc::new(spirula_maps::EncodedOsdMap::new(large));
+        let speaker = Speaker { name: "a".into(), rank: 0, addrs: AddrVec::default() };
+        let mut work = Work::new(state, UTime::ZERO, speaker);
+        work.osd_mut().ec_profiles.insert("p".into(), Default::default());
+        let why = work.fold().unwrap_err();
+        work.replies.push((7, Reply::PoolOp { tid: 1, result: 0, data: None }));
+        work.refuse(&why);
+        assert!(why.starts_with("the OSD map would have 8") && why.contains("remove CRUSH buckets"), "{why}");
+        let [(_, Reply::PoolOp { result, .. })] = &work.replies[..] else { panic!("{:?}", work.replies.len()) };
+        assert_eq!(*result, -spirula_types::errno::EFBIG);
+    }
 }
