@@ -3,7 +3,7 @@
 //! One JSON object a line, one answer a line, on `DIR/control.sock`. Requests:
 //! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`,
 //! `{"do":"osd-recreate","id":N}`, `{"do":"backup","to":"PATH"}`.
-//! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…"}`. `stop` is answered when the
+//! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…","unmet":false}` (true: it is so already). `stop` is answered when the
 //! cluster has stopped.
 
 use crate::Unmet;
@@ -43,7 +43,11 @@ pub fn ask_within(dir: &ClusterDir, request: &Value, patience: Duration) -> anyh
         bail!("the cluster closed the control socket without an answer; see {}", dir.log().display());
     }
     let v: Value = serde_json::from_str(&line).context("understand the cluster's answer")?;
-    if v["ok"] == true { Ok(Some(v)) } else { bail!("{}", v["error"].as_str().unwrap_or("no reason given")) }
+    if v["ok"] == true {
+        return Ok(Some(v));
+    }
+    let why = v["error"].as_str().unwrap_or("no reason given").to_owned();
+    if v["unmet"] == true { Err(Unmet(why).into()) } else { bail!(why) }
 }
 
 fn not_running(dir: &ClusterDir) -> anyhow::Error {
@@ -154,7 +158,8 @@ fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Answer>)
     let mut line = String::new();
     BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line).context("read the request")?;
     let result = serde_json::from_str(&line).context("the request is not JSON").and_then(|v: Value| handle(&v));
-    let mut reply = result.unwrap_or_else(|e| json!({"ok": false, "error": format!("{e:#}")}).into());
+    let no = |e: anyhow::Error| json!({"ok": false, "error": format!("{e:#}"), "unmet": e.is::<Unmet>()}).into();
+    let mut reply = result.unwrap_or_else(no);
     if reply.value.get("ok").is_none() {
         reply.value["ok"] = json!(true);
     }

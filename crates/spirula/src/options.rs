@@ -12,7 +12,8 @@
 //!
 //! Spaces, dashes and underscores in names are the same. Names that nobody knows are warned
 //! of with the nearest known one. A value that cannot be is an error, but for one in a file, which is
-//! warned of and counts as not set, as with Ceph: a line that Ceph's daemons pass over keeps no daemon from starting.
+//! warned of and counts as not set, as with Ceph: a line that Ceph's daemons pass over keeps no daemon from starting. The cluster's id and
+//! what is Spirula's own must be right there, too.
 
 use crate::conf_file::ConfFile;
 use anyhow::{Context, bail};
@@ -151,15 +152,20 @@ impl Sources {
 
     /// Sets what the file says for one daemon; returns warnings of values that cannot be, which count as not set. Of several lines for an
     /// option the strongest alone is looked at, so that a bad one gives the default, as with Ceph, and not what a weaker one says.
-    fn take_file(&self, names: Names<'_>, out: &mut Settings) -> Vec<String> {
+    ///
+    /// # Errors
+    /// When the cluster's id, or an option that no daemon of Ceph's reads, has a value that cannot be.
+    fn take_file(&self, names: Names<'_>, out: &mut Settings) -> anyhow::Result<Vec<String>> {
         let lines = self.file.of(names.kind, names.id).into_iter();
         let strongest: BTreeMap<String, (String, usize)> = lines.map(|(n, value, line)| (n, (value, line))).collect();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let mut warnings = Vec::new();
         for (name, (value, line)) in strongest {
-            if out.set(Source::File, &name, &names.expand(&value)).is_err()
-                && let Some(option) = options::find(&name)
-            {
+            let Err(e) = out.set(Source::File, &name, &names.expand(&value)) else { continue };
+            if name == "fsid" || name.starts_with("spirula_") {
+                bail!("{path} line {line}: {e}");
+            }
+            if let Some(option) = options::find(&name) {
                 let (wanted, usual) = (option.wanted(), option.default);
                 warnings.push(format!(
                     "{path} line {line}: {name} cannot be '{value}' and counts as not set (its default is '{usual}'); \
@@ -167,7 +173,7 @@ impl Sources {
                 ));
             }
         }
-        warnings
+        Ok(warnings)
     }
 
     /// The options of one daemon. `fallback` are this directory's defaults for paths.
@@ -182,7 +188,7 @@ impl Sources {
         for (name, value) in fallback {
             set(&mut out, Source::File, name, value, "default")?;
         }
-        for warning in self.take_file(names, &mut out) {
+        for warning in self.take_file(names, &mut out)? {
             if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
                 tracing::warn!("{warning}");
             }
@@ -291,7 +297,7 @@ mod tests {
                     osd_scrub_begin_hour = 24\n[osd]\n\nosd max backfills = lots\n[mon]\nosd_recovery_sleep = x\n";
         let s = Sources { path: Some("/c/ceph.conf".into()), ..sources(text, &[], &[]) };
         let mut out = Settings::default();
-        let warnings = s.take_file(NAMES, &mut out);
+        let warnings = s.take_file(NAMES, &mut out).unwrap();
         for (start, wanted) in [
             (
                 "2: osd_op_queue cannot be ''",
@@ -310,6 +316,10 @@ mod tests {
         let settings = s.settings(NAMES, &[]).unwrap();
         assert_eq!(settings.get("osd_max_backfills"), Some("4"), "the default, not what a weaker line says");
         assert_eq!(s.told.lock().unwrap().len(), 5);
+        for (line, value) in [("fsid = 1-2", "1-2"), ("spirula memory = 2.5G", "2.5G")] {
+            let e = sources(&format!("[global]\n{line}\n"), &[], &[]).settings(NAMES, &[]).unwrap_err().to_string();
+            assert!(e.contains("line 2") && e.contains(value), "{e}");
+        }
         // A bad line that a stronger one overrules is none.
         let s = sources("[global]\nosd max backfills = lots\n[osd]\nosd_max_backfills = 3\n", &[], &[]);
         assert_eq!(s.settings(NAMES, &[]).unwrap().get("osd_max_backfills"), Some("3"));

@@ -125,7 +125,7 @@ impl Undo {
             Self::Start(d) => d.start()?,
             Self::StartOsd(dir, osd) => {
                 super::cluster::spirula(&["osd", "start", &osd.to_string()], dir)?;
-                format!("osd.{osd} is started again")
+                format!("osd.{osd} runs again")
             }
             Self::Connect(cut) => cut.off()?,
             Self::Weight(..) | Self::Ratios(..) | Self::Objects { .. } => bail!("the cluster is to be asked for that"),

@@ -453,6 +453,13 @@ fn volumes_are_removed_by_whom_their_file_system_is_named_to() {
         assert!(!goes(caps, rm("a")) && !goes(caps, json!({"prefix": "fs volume ls"})), "{caps}");
     }
     assert!(goes("allow service mgr rw", json!({"prefix": "fs volume ls"})));
+    // Who has it from the manager's capabilities, as ceph-csi's users do, removes what he made, but for what is not his to see.
+    let mut state = state;
+    let user = "[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"allow rw\"\n";
+    Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
+    for (mon, vol, may) in [("allow r", "b", true), ("allow r fsname=a", "a", true), ("allow r fsname=a", "b", false)] {
+        assert_eq!(ruling(&state, mon, &rm(vol)).0 == 0, may, "{mon}: {vol}");
+    }
 }
 
 /// Whoever is let in by another monitor is shown what the table of users lets him see.

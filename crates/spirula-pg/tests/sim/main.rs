@@ -849,7 +849,6 @@ fn sim_planted_snapshot_bugs_are_caught() {
         (Bug::HistoryForgotten, &[" has a history with clones ", " left clones "]),
         (Bug::RollbackHalf, ACKED),
         (Bug::MadeWithoutSource, PAST),
-        (Bug::SharesWithAny, &["takes a range of", " differs", SHARED]),
     ];
     let chance = |_: Bug, planted: Option<Bug>, seed: u64| {
         let prepare = |w: &mut World| {
@@ -859,6 +858,8 @@ fn sim_planted_snapshot_bugs_are_caught() {
         run_with(seed, prepare).err()
     };
     all_caught(&bugs, BUG_SEEDS, &[&chance]);
+    // What is taken is mostly what is there, by luck.
+    all_caught(&[(Bug::SharesWithAny, &["takes a range of", " differs", SHARED])], 5 * BUG_SEEDS, &[&chance]);
 }
 
 #[test]

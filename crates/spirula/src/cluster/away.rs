@@ -5,9 +5,14 @@
 //! it makes it forgotten: then it is to stay away.
 
 use super::{Cluster, OsdSlot, Stopped, locked};
+use anyhow::bail;
 use spirula_types::OsdId;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// So long after a start that failed it is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// How an OSD is whose return is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +21,7 @@ enum Now {
     Running,
     /// It was stopped.
     Stopped,
-    /// It failed, and says itself why it does not run.
+    /// It failed.
     Failed,
 }
 
@@ -30,13 +35,13 @@ impl Now {
     }
 }
 
-/// The OSDs that come back.
+/// The OSDs that come back, and from when on.
 #[derive(Debug, Default)]
-pub(super) struct Away(Mutex<BTreeSet<OsdId>>);
+pub(super) struct Away(Mutex<BTreeMap<OsdId, Instant>>);
 
 impl Away {
-    fn remember(&self, id: OsdId) {
-        locked(&self.0).insert(id);
+    pub(super) fn remember(&self, id: OsdId) {
+        locked(&self.0).insert(id, Instant::now());
     }
 
     /// It does not come back by itself.
@@ -45,19 +50,21 @@ impl Away {
     }
 
     fn all(&self) -> Vec<OsdId> {
-        locked(&self.0).iter().copied().collect()
+        locked(&self.0).keys().copied().collect()
     }
 
-    /// Is it to be started now? Then, and if it is never to be, it is forgotten.
-    fn is_due(&self, id: OsdId, now: Now) -> bool {
-        let mut away = locked(&self.0);
-        match now {
-            Now::Running => false,
-            Now::Stopped => away.remove(&id),
-            Now::Failed => {
-                away.remove(&id);
-                false
-            }
+    /// Is it to be started now?
+    fn is_due(&self, id: OsdId, slot: Now, now: Instant) -> bool {
+        slot != Now::Running && locked(&self.0).get(&id).is_some_and(|from| *from <= now)
+    }
+
+    /// A start of it failed: one that was stopped is whole for all that is known, and is tried again; one that had failed says itself
+    /// why it does not run.
+    fn failed(&self, id: OsdId, slot: Now, now: Instant) {
+        match slot {
+            Now::Running => {}
+            Now::Stopped => drop(locked(&self.0).insert(id, now + AGAIN)),
+            Now::Failed => self.forget(id),
         }
     }
 }
@@ -97,28 +104,43 @@ impl Cluster {
     /// [`Cluster::stop_osd_in_turn`] of one that is to come back.
     ///
     /// # Errors
-    /// As there. It comes back also then, when it has stopped.
+    /// As there, and if it failed instead: then its store is not as one that was closed. It comes back also then, when it has stopped.
     pub(super) fn stop_for_a_while(&self, id: OsdId) -> anyhow::Result<()> {
         self.0.away.remember(id);
-        self.stop_osd_in_turn(id).map(drop)
+        self.stop_osd_in_turn(id)?;
+        match Now::of(locked(&self.0.osds).get(&id)) {
+            Now::Stopped => Ok(()),
+            Now::Running | Now::Failed => bail!("osd.{id} failed while it stopped; 'ceph health detail' says why"),
+        }
     }
 
     /// Starts an OSD that was stopped for a while; one that has not stopped yet comes back when it has. True if it was started.
     ///
     /// # Errors
-    /// When it cannot be started: that is why it does not run.
+    /// When it cannot be started.
     pub(super) fn bring_back(&self, id: OsdId) -> anyhow::Result<bool> {
-        let now = Now::of(locked(&self.0.osds).get(&id));
-        let due = self.0.away.is_due(id, now);
-        if due {
-            self.start_again(id)?;
+        let slot = Now::of(locked(&self.0.osds).get(&id));
+        if !self.0.away.is_due(id, slot, Instant::now()) {
+            return Ok(false);
         }
-        Ok(due)
+        match self.start_osd_in_turn(id) {
+            Ok(_) => self.0.away.forget(id),
+            Err(e) => {
+                self.0.away.failed(id, slot, Instant::now());
+                return Err(e);
+            }
+        }
+        Ok(true)
     }
 
     /// Brings back those that stopped too late for whoever waited for that.
     pub(super) fn bring_back_late(&self) {
         for id in self.0.away.all() {
+            // A turn is taken only to start it: an order for one that runs is not refused for the sake of a look.
+            let slot = Now::of(locked(&self.0.osds).get(&id));
+            if !self.0.away.is_due(id, slot, Instant::now()) {
+                continue;
+            }
             // Whoever has the turn brings it back, or it is looked at again then.
             let Ok(_turn) = self.0.turns.of(id, &format!("the return of osd.{id}")) else { continue };
             match self.bring_back(id) {
@@ -127,20 +149,6 @@ impl Cluster {
                 Err(e) => tracing::warn!("osd.{id} does not come back: {e:#}"),
             }
         }
-    }
-
-    /// Starts an OSD of whose stop nobody is to be told; if it cannot be started, everybody is.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(super) fn start_again(&self, id: OsdId) -> anyhow::Result<()> {
-        let started = self.start_osd_in_turn(id).map(drop);
-        if let Err(e) = &started {
-            let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
-            locked(&self.0.osds).insert(id, slot);
-            self.0.tell_stopped();
-        }
-        started
     }
 }
 
@@ -174,17 +182,20 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stops_late_is_due_once_and_one_that_failed_or_is_to_stay_away_never() {
-        let away = Away::default();
+    fn one_that_stops_late_is_due_until_it_runs_again_and_one_that_failed_once() {
+        let (away, begun) = (Away::default(), Instant::now());
+        let later = |seconds: u64| begun + Duration::from_secs(60 + seconds);
         away.remember(1);
-        assert!(!away.is_due(1, Now::Running) && !away.is_due(1, Now::Running), "it has not ended");
-        assert_eq!(away.all(), [1]);
-        assert!(away.is_due(1, Now::Stopped) && !away.is_due(1, Now::Stopped));
+        assert!(!away.is_due(1, Now::Running, later(0)), "it has not ended");
+        assert!(away.is_due(1, Now::Stopped, later(0)));
+        away.failed(1, Now::Stopped, later(0));
+        assert!(!away.is_due(1, Now::Stopped, later(29)) && away.is_due(1, Now::Stopped, later(30)));
+        away.forget(1);
+        assert!(!away.is_due(1, Now::Stopped, later(60)), "it runs, or somebody wants it so");
         away.remember(2);
-        assert!(!away.is_due(2, Now::Failed) && away.all().is_empty());
-        away.remember(3);
-        away.forget(3);
-        assert!(!away.is_due(3, Now::Stopped), "somebody wants it so");
+        assert!(away.is_due(2, Now::Failed, later(0)));
+        away.failed(2, Now::Failed, later(0));
+        assert!(!away.is_due(2, Now::Failed, later(60)) && away.all().is_empty());
         assert_eq!(Now::of(Some(&OsdSlot::Stopped(Stopped::Asked))), Now::Stopped);
         assert_eq!(Now::of(Some(&OsdSlot::Stopped(Stopped::Store("x".into())))), Now::Failed);
         assert_eq!(Now::of(None), Now::Failed);

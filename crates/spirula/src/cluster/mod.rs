@@ -17,6 +17,7 @@ pub mod store_facts;
 mod turns;
 mod watch;
 
+use crate::Unmet;
 use crate::asok::{self, AdminSocket};
 use crate::cli::Links;
 use crate::dir::{ClusterDir, Manifest};
@@ -441,9 +442,14 @@ impl Cluster {
             if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_)))) {
                 continue;
             }
-            match self.start_again(id) {
-                Ok(()) => tracing::warn!("osd.{id} runs again: its file system has room"),
-                Err(e) => tracing::warn!("osd.{id} does not come back: {e:#}"),
+            match self.start_osd_in_turn(id) {
+                Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
+                Err(e) => {
+                    tracing::warn!("osd.{id} does not come back: {e:#}");
+                    let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
+                    locked(&self.0.osds).insert(id, slot);
+                    self.0.tell_stopped();
+                }
             }
         }
         self.bring_back_late();
@@ -576,6 +582,10 @@ impl Cluster {
     /// When there is no such OSD, it runs already, its store cannot be opened, or something else is done with it.
     pub fn start_osd(&self, id: i32) -> anyhow::Result<String> {
         let _turn = self.0.turns.of(id, &format!("an order for osd.{id}"))?;
+        // A stop that nobody waits for any more may be under way.
+        if matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Running(_))) {
+            self.0.away.remember(id);
+        }
         self.start_osd_in_turn(id)
     }
 
@@ -588,7 +598,7 @@ impl Cluster {
             None => {
                 bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", self.0.manifest.osd_uuids.len() - 1)
             }
-            Some(OsdSlot::Running(_)) => bail!("osd.{id} is running already"),
+            Some(OsdSlot::Running(_)) => return Err(Unmet(format!("osd.{id} is running already")).into()),
             Some(OsdSlot::Stopped(_)) => {}
         }
         let inner = &self.0;
