@@ -1,5 +1,5 @@
 """Programs in C++ and in Go, built with Debian's headers and with go-ceph; python3-rados and C's functions are in the other classes."""
-import os, shutil, subprocess
+import os, shutil, signal, subprocess
 from harness import PATIENCE, Case, Skip
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bindings')
@@ -65,6 +65,12 @@ class Bindings(Case):
         self.built(['go', 'test', '-c', '-tags', 'pacific', '-o', 'suite', package], cwd=folder, env=env)
         # Ten of its pools have the usual number of PGs, more than two OSDs may have.
         self.c.ceph('config', 'set', 'mon', 'mon_max_pg_per_osd', '1000')
-        r = subprocess.run(['./suite', '-test.v'], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        # librados 16.2 now and then ends with a segmentation fault when it pings a monitor, whichever cluster that is of (go-ceph's issue 921,
+        # Ceph's pull request 71797; `test_rados_rest` counted it beside a real Ceph): what comes of that says nothing.
+        for _ in range(10):
+            r = subprocess.run(['./suite', '-test.v'], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
+            last = (r.stdout.strip().splitlines() or [''])[-1]
+            if not (r.returncode == -signal.SIGSEGV and last.endswith('/TestPingMonitor')):
+                break
         failed = [line.strip() for line in r.stdout.splitlines() if line.strip().startswith('--- FAIL')]
         assert r.returncode == 0, (r.returncode, failed, r.stdout[-3000:], r.stderr[-1000:])

@@ -80,9 +80,12 @@ fn end_old(dir: &Path) -> Result<()> {
         let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&args).contains(&*dir.to_string_lossy()) && lives(pid, since)
     };
-    signal_if(pid, Signal::KILL, is_ours).context("end the server of an earlier run")?;
+    if !signal_if(pid, Signal::KILL, is_ours).context("end the server of an earlier run")? {
+        return Ok(());
+    }
     let begun = Instant::now();
-    while is_ours() {
+    // It has no command line any more before its files are closed.
+    while lives(pid, since) {
         if begun.elapsed() > PATIENCE {
             bail!("the server of an earlier run (process {pid}) does not end; what it has in {} stays", dir.display());
         }
