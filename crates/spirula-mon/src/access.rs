@@ -16,7 +16,8 @@ mod fs;
 
 use crate::commands::{Command, args::Args, needs_of_others, unknown};
 use crate::event::{ConnId, MonEffect, Peer};
-use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
+use crate::mon::Mon;
+use crate::mon::bounds::{COMMAND_MAX, READ_MAX, REQUEST_MAX};
 use crate::quorum::Ask;
 use crate::state::State;
 use spirula_auth::caps::{self, MgrAccess, MgrCaps, MonAccess, MonCaps, OsdCaps};

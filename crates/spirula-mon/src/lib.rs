@@ -62,7 +62,8 @@ pub use access::{Access, too_large};
 pub use event::{ConnId, MonEffect, MonEvent, Peer};
 pub use mds::ranks::check as check_fsmap;
 pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewMon, NewOsd, mkfs};
-pub use mon::{Bound, CommandCtx, Entropy, Mon, OpenError, Opening, SHARES_PROCESS, Sort};
+pub use mon::bounds::{Bound, Sort};
+pub use mon::{CommandCtx, Entropy, Mon, OpenError, Opening, SHARES_PROCESS};
 pub use osd::crush_weight_of_size;
 pub use quorum::GlobalIds;
 #[cfg(feature = "plant-bugs")]

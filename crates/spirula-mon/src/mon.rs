@@ -6,6 +6,8 @@
 //! say is said when it is committed, maps first. Who leads, and what happens on the other
 //! monitors, is in [`crate::quorum`].
 
+pub(crate) mod bounds;
+
 use crate::access::{self, Access, Ruling};
 use crate::commands::{self, Command, CommandResult};
 use crate::done::Done;
@@ -18,11 +20,12 @@ use crate::mgr::MgrTracker;
 use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
-use crate::snaps::{Kept, Whose};
+use crate::snaps::{Kept, TURNS_MAX};
 use crate::state::{LoadError, State};
 use crate::time::{self, Clock, Now};
 use crate::view::{ClusterView, QuorumInfo};
 use crate::work::{Form, InFlight, Reply, Speaker, Work};
+use bounds::{COMMAND_MAX, POOL_OP_MAX, QUEUE_MAX, READ_MAX, REQUEST_MAX, WAITING_MAX};
 use bytes::Bytes;
 use spirula_auth::monitor::Policy;
 use spirula_crush::CrushMap;
@@ -47,20 +50,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Requests waiting for the commit before theirs, the half of them clients' ([`Mon::has_room_for`]).
-const QUEUE_MAX: usize = 8192;
 /// Bytes of requests that go into one batch; at least one request does.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of one request of a client, and of a command of anybody, with its input. More than any CRUSH map
-/// or keyring needs, and what is forwarded with it fits a frame of another monitor.
-pub(crate) const REQUEST_MAX: usize = 4 << 20;
-/// Bytes of its words alone.
-pub(crate) const COMMAND_MAX: usize = 1 << 20;
-/// Bytes of a command that only reads: none of these has an input of note, and whoever may read may ask them at any rate.
-pub(crate) const READ_MAX: usize = 64 << 10;
-/// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
-/// [`READ_MAX`] is taken: a client's waits at its connection ([`Mon::has_room_for`]), a daemon's is closed.
-const WAITING_MAX: usize = 64 << 20;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
@@ -149,40 +140,6 @@ pub(crate) fn bytes_of(m: &Message) -> usize {
 
 /// A monitor that did not run for so many seconds has no clients any more: they look for another after less.
 const STOOD_STILL: f64 = 5.0;
-
-/// Bytes of an operation on a pool: it has a name, and numbers.
-const POOL_OP_MAX: usize = 4 << 10;
-
-/// What a client's message is, as far as what it would wait for goes ([`Mon::bound_of`]). To know it a command is parsed, which may be a
-/// large one: whoever looks at a message again remembers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// It does not wait, or is no client's.
-    Free,
-    /// Any monitor answers it when a majority has given its word.
-    Asked,
-    /// The leader answers it then.
-    Read,
-    /// It changes something.
-    Change,
-    /// It changes something when it is its turn to.
-    Turn,
-}
-
-/// What bounds the requests that wait: each of these has room of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Bound {
-    /// For a majority's word.
-    Reads,
-    /// For a leader, or its answer.
-    Forwards,
-    /// For the commit before theirs.
-    Changes,
-    /// For their turn to make an epoch.
-    Turns,
-    /// For any of that, with more than [`READ_MAX`] bytes: small ones go on where bytes are used up.
-    Large,
-}
 
 /// True for a request that only the leader can deal with.
 pub(crate) fn for_leader(m: &Message) -> bool {
@@ -388,11 +345,6 @@ impl Mon {
     /// Requests that wait for the commit under way.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
-    }
-
-    /// Bytes of requests that wait for anything. Looked at only where a large one comes in.
-    fn waiting_bytes(&self) -> usize {
-        self.queue.iter().map(Request::bytes).sum::<usize>() + self.q.waiting_bytes() + self.snaps.bytes()
     }
 
     /// A new global id; see [`GlobalIds::next`].
@@ -707,12 +659,8 @@ impl Mon {
 
     /// Runs a request about a snapshot or a fence when it is its turn.
     pub(crate) fn submit_in_turn(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        let whose = match (self.is_of_daemon(&ask), ask.via) {
-            (true, _) => Whose::Daemon,
-            (false, Some(_)) => Whose::Forwarded,
-            (false, None) => Whose::Here,
-        };
-        match self.snaps.keep(ask, whose, self.steady) {
+        let most = self.share(&ask, TURNS_MAX);
+        match self.snaps.keep(ask, most, self.steady) {
             Kept::Now(ask) => self.submit(Request::Ask(ask), out),
             Kept::Waits => {}
             Kept::NoRoom(ask) => {
@@ -750,86 +698,6 @@ impl Mon {
         self.queue.extend(due.into_iter().map(Request::Ask));
         if self.inflight.is_none() {
             self.batch(out);
-        }
-    }
-
-    /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks first, and leaves a client's for
-    /// which there is none unread until there is: nothing of it is lost, and no connection closed. Half of the room is that of daemons
-    /// and of other monitors' clients, who do not wait so: they must be heard, whatever clients here ask. Only the bound that it would
-    /// come under counts ([`Self::bound_of`]).
-    pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
-        let sort = self.sort_of(conn, m);
-        self.bound_of(sort, m).is_none_or(|bound| self.has_room_in(bound, sort, m))
-    }
-
-    /// [`Self::has_room_for`] where sort and bound are known.
-    pub fn has_room_in(&self, bound: Bound, sort: Sort, m: &Message) -> bool {
-        match bound {
-            Bound::Reads => self.q.has_room_to_read(),
-            Bound::Forwards => self.q.has_room_to_forward(),
-            Bound::Changes => self.queue.len() < QUEUE_MAX / 2,
-            Bound::Turns => self.queue.len() < QUEUE_MAX / 2 && self.snaps.has_room(),
-            Bound::Large => {
-                let few = self.bound_of_small(sort).is_none_or(|bound| self.has_room_in(bound, sort, m));
-                few && self.waiting_bytes() + bytes_of(m) <= WAITING_MAX
-            }
-        }
-    }
-
-    /// What a message is ([`Sort`]).
-    pub fn sort_of(&self, conn: ConnId, m: &Message) -> Sort {
-        if self.sessions.get(&conn).is_none_or(|s| s.peer.kind != EntityType::Client) {
-            return Sort::Free;
-        }
-        match m.kind {
-            kind::MON_GET_MAP | kind::AUTH | kind::PING => return Sort::Free,
-            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => return Sort::Asked,
-            _ => {}
-        }
-        let command = Command::in_message(m);
-        let command = command.as_ref();
-        match () {
-            () if m.kind == kind::COMMAND && command.is_some_and(Command::is_own) => Sort::Free,
-            () if only_reads(m, command) => Sort::Read,
-            () if crate::snaps::is_of_turns(m, command) => Sort::Turn,
-            () => Sort::Change,
-        }
-    }
-
-    /// Among what a client's message of this sort would wait now; `None` for what does not wait. Those who wait for one of these are no
-    /// reason for others to.
-    pub fn bound_of(&self, sort: Sort, m: &Message) -> Option<Bound> {
-        let bound = self.bound_of_small(sort)?;
-        Some(if bytes_of(m) > READ_MAX { Bound::Large } else { bound })
-    }
-
-    fn bound_of_small(&self, sort: Sort) -> Option<Bound> {
-        match sort {
-            Sort::Free => None,
-            Sort::Asked => Some(Bound::Reads),
-            Sort::Read | Sort::Change | Sort::Turn if !self.q.leads() => Some(Bound::Forwards),
-            Sort::Read => Some(Bound::Reads),
-            Sort::Change => Some(Bound::Changes),
-            Sort::Turn => Some(Bound::Turns),
-        }
-    }
-
-    /// How many requests may wait together for this one to be one of them, of `most`. Clients of this monitor have the half and wait for
-    /// room in it ([`Self::has_room_for`]). What another monitor forwards for a client comes here unasked: it has a quarter that they
-    /// cannot use up, and the last one is for daemons.
-    pub(crate) fn share(&self, ask: &Ask, most: usize) -> usize {
-        if ask.via.is_none() || self.is_of_daemon(ask) { most } else { most / 4 * 3 }
-    }
-
-    fn is_of_daemon(&self, ask: &Ask) -> bool {
-        self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client)
-    }
-
-    /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to ask again, over another connection.
-    /// Another monitor does so anyway.
-    pub(crate) fn no_room(&self, ask: &Ask, out: &mut Vec<MonEffect>) {
-        if ask.via.is_none() {
-            out.push(MonEffect::Close(ask.conn));
         }
     }
 

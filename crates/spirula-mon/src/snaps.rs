@@ -36,9 +36,8 @@ const TURN: u64 = 50_000_000;
 /// So many turns may follow each other like that. Each of these comes again after so many nanoseconds.
 const TURNS: u64 = 60;
 const TURN_AGAIN: u64 = 1_000_000_000;
-/// So many requests wait for their turn; clients' further ones wait at their connections ([`Mon::has_room_for`]), where each has a bound
-/// of its own. Those of other monitors' clients, which come unasked, have half as much again, and daemons as much, which need few.
-const WAITING_MAX: usize = 4096;
+/// So many requests wait for their turn, each in its share of that ([`Mon::share`]).
+pub(crate) const TURNS_MAX: usize = 8192;
 /// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
 /// another, while PGs could not work them off. Each client has the map with all of them.
 const QUEUE_INTERVALS_MAX: usize = 16_384;
@@ -121,17 +120,6 @@ pub(crate) fn is_of_turns(m: &Message, command: Option<&Command>) -> bool {
             })
 }
 
-/// Whose request it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// A client's of this monitor.
-    Here,
-    /// A client's of another one.
-    Forwarded,
-    /// A daemon's of any.
-    Daemon,
-}
-
 /// What comes of a request of these.
 pub(crate) enum Kept {
     /// It is its turn now.
@@ -143,8 +131,8 @@ pub(crate) enum Kept {
 }
 
 impl SnapTurns {
-    /// Keeps a request of these for the next turn. A client's of this monitor was asked to wait before it came ([`Mon::has_room_for`]).
-    pub fn keep(&mut self, ask: Ask, whose: Whose, now: UTime) -> Kept {
+    /// Keeps a request of these for the next turn, if so many may wait for this one to.
+    pub fn keep(&mut self, ask: Ask, most: usize, now: UTime) -> Kept {
         if self.waiting.is_empty() && self.is_due(now) {
             self.turn(now);
             return Kept::Now(ask);
@@ -153,11 +141,6 @@ impl SnapTurns {
         if ask.via.is_some() && self.waiting.iter().any(|a| a.via == ask.via) {
             return Kept::Waits;
         }
-        let most = match whose {
-            Whose::Here => usize::MAX,
-            Whose::Forwarded => WAITING_MAX / 2 * 3,
-            Whose::Daemon => 2 * WAITING_MAX,
-        };
         if self.waiting.len() >= most {
             return Kept::NoRoom(ask);
         }
@@ -167,7 +150,7 @@ impl SnapTurns {
 
     /// May another request of a client of this monitor wait?
     pub fn has_room(&self) -> bool {
-        self.waiting.len() < WAITING_MAX
+        self.waiting.len() < TURNS_MAX / 2
     }
 
     fn is_due(&self, now: UTime) -> bool {

@@ -428,10 +428,10 @@ fn disk_thread(
 
 /// Whether the monitor has room for what a client says.
 fn room(mon: &Mon, sort: Sort, m: &Message) -> Room {
-    match mon.bound_of(sort, m) {
+    match mon.room_for(sort, m) {
         None => Room::Always,
-        Some(bound) if mon.has_room_in(bound, sort, m) => Room::In(bound as u8),
-        Some(bound) => Room::Full(bound as u8),
+        Some((bound, true)) => Room::In(bound as u8),
+        Some((bound, false)) => Room::Full(bound as u8),
     }
 }
 
