@@ -368,9 +368,9 @@ mod tests {
     /// that what was before is settled; a client gets the newest, and nothing that makes it ask for those between.
     #[test]
     fn who_is_behind_what_is_kept_gets_a_full_map() {
-        let mut state = crate::state::tests::new().0;
+        let mut state = crate::state::osdmaps::tests::new().0;
         for n in 0..50 {
-            let edited = crate::state::tests::with_crush(&state.osdmap, 5 << 20, n);
+            let edited = crate::state::osdmaps::tests::with_crush(&state.osdmap, 5 << 20, n);
             assert!(state.advance_osdmap(&edited, Default::default(), 0).unwrap());
         }
         let (begins, newest) = (state.oldest_osdmap(), state.osdmap.epoch);
@@ -408,9 +408,9 @@ mod tests {
     /// that is to be served once is served to its end.
     #[test]
     fn who_lacks_many_large_maps_gets_some_at_a_time() {
-        let mut state = crate::state::tests::new().0;
+        let mut state = crate::state::osdmaps::tests::new().0;
         let change = |state: &mut State, n| {
-            let edited = crate::state::tests::with_crush(&state.osdmap, 3 << 20, n);
+            let edited = crate::state::osdmaps::tests::with_crush(&state.osdmap, 3 << 20, n);
             assert!(state.advance_osdmap(&edited, Default::default(), 0).unwrap());
         };
         (0..8).for_each(|n| change(&mut state, n));

@@ -6,7 +6,8 @@ use crate::commands::CommandResult;
 use crate::done::Done;
 use crate::event::{ConnId, Peer};
 use crate::quorum::{After, Ask};
-use crate::state::{AdvanceError, State};
+use crate::state::State;
+use crate::state::osdmaps::AdvanceError;
 use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, FsMap, OsdMap};
@@ -312,8 +313,8 @@ mod tests {
     /// Who adds to a map that is too large hears so, and what to remove; it is no defect.
     #[test]
     fn who_makes_a_large_map_larger_hears_what_is_wrong() {
-        let mut state = crate::state::tests::new().0;
-        let large = crate::state::tests::with_crush(&state.osdmap, 8 << 20, 0);
+        let mut state = crate::state::osdmaps::tests::new().0;
+        let large = crate::state::osdmaps::tests::with_crush(&state.osdmap, 8 << 20, 0);
         state.osdmap = Arc::new(spirula_maps::EncodedOsdMap::new(large));
         let speaker = Speaker { name: "a".into(), rank: 0, addrs: AddrVec::default() };
         let mut work = Work::new(state, UTime::ZERO, speaker);
