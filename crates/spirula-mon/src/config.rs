@@ -159,7 +159,7 @@ impl ConfigDb {
     }
 
     /// [`Self::effective`] as it was stored.
-    fn stored_for(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
+    pub(crate) fn stored_for(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
         let mut names = vec!["global".to_owned()];
         // `client.rgw.a` gets `client`, `client.rgw` and `client.rgw.a`, in this order.
         names.extend(entity.match_indices('.').map(|(i, _)| entity.get(..i).unwrap_or_default().to_owned()));
@@ -193,7 +193,7 @@ impl ConfigDb {
 }
 
 /// A stored value in the form in which this version hands it out.
-fn normal<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
+pub(crate) fn normal<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     options::find(name).map_or(Cow::Borrowed(value), |option| option.of_stored(value))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::access::{self, Access};
 use crate::clog::severity_by_name;
-use crate::config::Traits;
+use crate::config::{self, Traits};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::mds::bounds::FS_NAME_MAX;
 use crate::state::State;
@@ -61,6 +61,7 @@ pub struct Session {
     osdmap_sent: Epoch,
     /// It lacks OSD maps that are sent when it has taken those before ([`Session::go_on`]).
     osdmaps_owed: bool,
+    /// The options that it was sent, as they were stored.
     config_sent: Option<BTreeMap<String, String>>,
 }
 
@@ -153,12 +154,15 @@ impl Session {
                 Some(next)
             }
             "config" => {
-                let config = self.effective_config(state);
-                if self.config_sent.as_ref() == Some(&config) {
+                // Every change of the state comes here, for every session: its values are brought to their form when they are sent.
+                let stored = self.stored_config(state);
+                let same = |sent: &BTreeMap<String, String>| sent.iter().map(|(k, v)| (&**k, &**v)).eq(stored.clone());
+                if self.config_sent.as_ref().is_some_and(same) {
                     return None;
                 }
-                send(MConfig { config: config.clone() }.into_message(0));
-                self.config_sent = Some(config);
+                let config = stored.iter().map(|(k, v)| ((*k).to_owned(), config::normal(k, v).into_owned()));
+                send(MConfig { config: self.with_defaults(config.collect()) }.into_message(0));
+                self.config_sent = Some(stored.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect());
                 Some(sub.next)
             }
             "osdmap" => {
@@ -241,13 +245,15 @@ impl Session {
         out.push(MonEffect::Send(conn, m.into_message(0)));
     }
 
-    /// Options that differ from their defaults for this peer.
-    pub fn effective_config(&self, state: &State) -> BTreeMap<String, String> {
+    /// Options that are set for this peer, as they were stored.
+    fn stored_config<'a>(&self, state: &'a State) -> BTreeMap<&'a str, &'a str> {
         let (name, mut place) = (self.peer.auth_name(), None);
         let traits = Traits::of(&state.osdmap.crush, &name, &self.hostname, &mut place);
-        let set = state.config.effective(&name, traits);
-        let mut all: BTreeMap<String, String> =
-            set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.into_owned())).collect();
+        state.config.stored_for(&name, traits).into_iter().map(|(k, (v, _))| (k, v)).collect()
+    }
+
+    /// Options for this peer, with those that it must be told though nobody set them.
+    fn with_defaults(&self, mut all: BTreeMap<String, String>) -> BTreeMap<String, String> {
         if self.peer.kind == EntityType::Client || self.peer.kind == EntityType::Mds {
             for option in OF_CLIENTS.iter().filter_map(|name| options::find(name)) {
                 all.entry(option.name.to_owned()).or_insert_with(|| option.default.to_owned());
