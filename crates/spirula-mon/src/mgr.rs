@@ -144,9 +144,9 @@ impl Mon {
     pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
         let (now, started) = (self.steady, self.judging_since);
         // Of those that are in no map nothing need be known.
-        let (map, steady) = (&work.state.mgrmap, self.steady);
+        let map = &work.state.mgrmap;
         self.mgr.beacons.retain(|gid, last| {
-            map.active_gid == *gid || map.standbys.contains_key(gid) || seconds_between(*last, steady) <= BEACON_GRACE
+            map.active_gid == *gid || map.standbys.contains_key(gid) || seconds_between(*last, now) <= BEACON_GRACE
         });
         let beacons = &self.mgr.beacons;
         let silent = |gid: u64, seconds: f64| {

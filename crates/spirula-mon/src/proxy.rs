@@ -124,12 +124,6 @@ impl Proxy {
 impl Mon {
     /// Takes a command that the manager serves; at the leader.
     pub(crate) fn ask_manager(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        // Nobody waits for it any more, who left before the majority's word came: it would be the manager's work for nothing, and whoever
-        // comes and goes would have all of its places.
-        // Another monitor forwards it again if it knows better.
-        if !self.sessions.contains_key(&ask.conn) {
-            return;
-        }
         // Whoever forwarded it does so until it hears that it is done.
         if ask.via.is_some() && self.proxy.asks().any(|a| a.via == ask.via) {
             return;

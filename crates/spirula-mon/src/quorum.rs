@@ -572,7 +572,8 @@ impl Mon {
     }
 
     fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        // Who has gone needs none; and another monitor asks again for a client that it still has.
+        // Who left before the majority's word came needs none: it would be the manager's work for nothing, too, and whoever comes and goes
+        // would have all of its places. Another monitor forwards it again if it knows better.
         if !self.sessions.contains_key(&ask.conn) {
             return;
         }

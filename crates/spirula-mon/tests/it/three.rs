@@ -123,6 +123,26 @@ impl Three {
         me
     }
 
+    /// Three that have agreed on some entries; the leader, and one that does not lead.
+    fn with_an_odd_one() -> (Self, usize, usize) {
+        let mut c = Self::new();
+        let leader = c.until_led();
+        (0..30).for_each(|_| c.tick());
+        for n in 0..5 {
+            c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
+            c.tick();
+        }
+        (0..30).for_each(|_| c.tick());
+        (c, leader, (leader == 0).into())
+    }
+
+    /// The entries on a monitor's disk are of another history: all committed, in this term.
+    fn rewrite(&mut self, mon: usize, term: u64) {
+        let disk = &mut self.stored[mon];
+        disk.hard.commit = disk.entries.last().unwrap().index;
+        disk.entries.iter_mut().for_each(|e| e.term = term);
+    }
+
     /// A monitor has a connection of another.
     fn met(&mut self, mon: usize, other: usize) {
         let (id, features) = (NAMES[other].into(), spirula_types::features::PACIFIC);
@@ -318,22 +338,11 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
 /// is in no quorum that is shown, whoever is asked, and health says what to do.
 #[test]
 fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
-    let mut c = Three::new();
-    let leader = c.until_led();
-    (0..30).for_each(|_| c.tick());
-    for n in 0..5 {
-        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
-        c.tick();
-    }
-    (0..30).for_each(|_| c.tick());
-    let odd = (0..3).find(|i| *i != leader).unwrap();
+    let (mut c, leader, odd) = Three::with_an_odd_one();
     let quorum = |c: &Three, mon: usize| c.mons[mon].as_ref().unwrap().view().quorum.names.clone();
     assert_eq!(quorum(&c, leader).len(), 3);
-    let disk = &mut c.stored[odd];
-    let last = disk.entries.last().unwrap().index;
-    disk.hard.commit = last;
     // An older term, with which it is not elected.
-    disk.entries.iter_mut().for_each(|e| e.term = 1);
+    c.rewrite(odd, 1);
     c.restart(odd);
     (0..100).for_each(|_| c.tick());
     let now = c.leader().unwrap();
@@ -374,19 +383,9 @@ fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
 /// more.
 #[test]
 fn a_monitor_that_contradicts_the_others_does_not_stay_their_leader() {
-    let mut c = Three::new();
-    let leader = c.until_led();
-    (0..30).for_each(|_| c.tick());
-    for n in 0..5 {
-        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
-        c.tick();
-    }
-    (0..30).for_each(|_| c.tick());
-    let odd = (0..3).find(|i| *i != leader).unwrap();
-    let disk = &mut c.stored[odd];
-    disk.hard.commit = disk.entries.last().unwrap().index;
-    disk.hard.term = 50;
-    disk.entries.iter_mut().for_each(|e| e.term = 50);
+    let (mut c, _, odd) = Three::with_an_odd_one();
+    c.rewrite(odd, 50);
+    c.stored[odd].hard.term = 50;
     (0..3).for_each(|mon| c.restart(mon));
     let follows = |c: &Three| {
         let view = |mon: usize| c.mons[mon].as_ref().unwrap().view().quorum.leader.clone();

@@ -155,7 +155,6 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::bail;
     use std::cell::RefCell;
 
     #[test]
