@@ -24,7 +24,8 @@ pub use memory::bounded;
 /// Asserts that `value` survives encoding.
 pub fn check<T: Decode + Encode + PartialEq + Debug>(value: &T) {
     let bytes = to_vec(value);
-    let again: T = from_slice(&bytes).unwrap_or_else(|e| panic!("own encoding is unreadable: {e}\n{value:?}"));
+    let again: T = from_slice(&bytes).unwrap_or_else(|e| panic!("own encoding is unreadable: \
+        {e}\n{value:?}"));
     assert!(to_vec(&again) == bytes, "the encoding changes\n{value:?}\n{again:?}");
     same(value, &again);
 }
@@ -67,7 +68,8 @@ pub fn round_trip_crc<T: Decode + Encode + PartialEq + Debug>(data: &[u8]) -> Op
 pub fn body<B: Body + Clone + PartialEq + Debug>(version: u16, front: &Bytes, data: &Bytes) -> Option<B> {
     let value = B::read(version, front, data).ok()?;
     let message = value.clone().into_message(7);
-    let again = B::from_message(&message).unwrap_or_else(|e| panic!("own message is unreadable: {e}\n{value:?}"));
+    let again = B::from_message(&message).unwrap_or_else(|e| panic!("own message is unreadable: \
+        {e}\n{value:?}"));
     same(&value, &again);
     let message_again = again.into_message(7);
     assert!(message_again == message, "the message changes\n{value:?}");

@@ -83,7 +83,8 @@ fn feed(
             let (now, later) = bytes.split_at(n - buf.len());
             buf.extend_from_slice(now);
             bytes = later;
-            assert_eq!(to.receive_payload(buf.split().freeze()), None, "a payload that was wanted is taken");
+            assert_eq!(to.receive_payload(buf.split().freeze()), None, "a payload that was wanted \
+                is taken");
         } else {
             let (now, later) = bytes.split_at(chunk.min(bytes.len()));
             buf.extend_from_slice(now);

@@ -40,7 +40,13 @@ pub fn bench(o: &Options) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&dir)?;
     let ours = dir.join("spirula");
     let theirs = dir.join("ceph");
-    must(Command::new(&binary).arg("up").arg("--dir").arg(&ours).args(["--port", "13300", "--detach"]))?;
+    must(
+        Command::new(&binary)
+            .arg("up")
+            .arg("--dir")
+            .arg(&ours)
+            .args(["--port", "13300", "--detach"]),
+    )?;
     let mut systems = Vec::new();
     if !o.alone {
         ceph::up(&theirs, 3, "6G", "").context("the rival; --alone measures without it")?;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// What to do with it.
 #[derive(Subcommand)]
 pub enum Ceph {
-    /// Start a throw-away cluster of this machine's Ceph on loopback: a monitor, a manager, OSDs on files, no authentication
+    /// Start a throw-away cluster of this machine's Ceph on loopback: a monitor, a manager, OSDs on
+    /// files, no authentication
     Up {
         /// Where its files go; its ceph.conf is there, too
         dir: PathBuf,
@@ -61,7 +62,11 @@ pub fn up(dir: &Path, osds: u32, osd_size: &str, conf: &str) -> anyhow::Result<(
             bail!("a real Ceph needs {program}: apt-get install {package}");
         }
     }
-    must(command(root().join("bench/ceph-up")).arg(absolute(dir)?).args([&osds.to_string(), osd_size, conf]))
+    must(command(root().join("bench/ceph-up")).arg(absolute(dir)?).args([
+        &osds.to_string(),
+        osd_size,
+        conf,
+    ]))
 }
 
 /// Stops it.

@@ -1,8 +1,9 @@
-//! The end-to-end tests, as a part of a test run: beside each other, and each class that failed once more, alone.
+//! The end-to-end tests, as a part of a test run: beside each other, and each class that failed
+//! once more, alone.
 //!
-//! A class that fails beside others and passes alone is *unstable*. One lets the run pass, named; two do not, and neither does one
-//! that fails again. What both runs said is printed at the end, where whoever cuts long outputs keeps it, and noted in
-//! `target/unstable.txt`.
+//! A class that fails beside others and passes alone is *unstable*. One lets the run pass, named;
+//! two do not, and neither does one that fails again. What both runs said is printed at the end,
+//! where whoever cuts long outputs keeps it, and noted in `target/unstable.txt`.
 
 use crate::run::{command, noted, release_binary, root, said, target, tested_binaries};
 use crate::{kernel, tested};
@@ -52,8 +53,8 @@ impl Choice<'_> {
         target().join(format!("e2e-{}", self.clients()))
     }
 
-    /// The tests' own command, on the binary that the simulator and the unit tests are built with, where a wrong assumption ends
-    /// them and a release would go on, or on a release.
+    /// The tests' own command, on the binary that the simulator and the unit tests are built with,
+    /// where a wrong assumption ends them and a release would go on, or on a release.
     ///
     /// # Errors
     /// When the binary cannot be built.
@@ -65,7 +66,11 @@ impl Choice<'_> {
             // Its tests are skipped, by name.
             Err(e) => eprintln!("xtask: no kernel for guests: {e:#}"),
         }
-        c.arg("--binary").arg(if self.release { release_binary()? } else { tested_binaries()?.join("spirula") });
+        c.arg("--binary").arg(if self.release {
+            release_binary()?
+        } else {
+            tested_binaries()?.join("spirula")
+        });
         if !self.word.is_empty() {
             c.arg("--only").arg(self.word);
         }
@@ -96,8 +101,11 @@ pub fn run(choice: &Choice<'_>, failed: &mut Vec<String>) -> anyhow::Result<Outc
     let mut wrong = Vec::new();
     noted(&mut first, &mut wrong)?;
     let seconds = std::fs::read_to_string(folder.join("classes")).unwrap_or_default();
-    let slowest =
-        seconds.lines().take(SLOWEST).filter_map(|l| l.split_once(' ')).map(|(n, class)| format!("{n:>7} s {class}"));
+    let slowest = seconds
+        .lines()
+        .take(SLOWEST)
+        .filter_map(|l| l.split_once(' '))
+        .map(|(n, class)| format!("{n:>7} s {class}"));
     let mut outcome = Outcome { slowest: slowest.collect(), unstable: Vec::new() };
     if wrong.is_empty() {
         return Ok(outcome);
@@ -109,7 +117,10 @@ pub fn run(choice: &Choice<'_>, failed: &mut Vec<String>) -> anyhow::Result<Outc
         return Ok(outcome);
     }
     for (class, _) in classes.iter().skip(ASKED_AGAIN) {
-        failed.push(format!("{class} failed, and was not asked again: {} classes failed", classes.len()));
+        failed.push(format!(
+            "{class} failed, and was not asked again: {} classes failed",
+            classes.len()
+        ));
     }
     classes.truncate(ASKED_AGAIN);
     for (class, then) in classes {
@@ -118,7 +129,8 @@ pub fn run(choice: &Choice<'_>, failed: &mut Vec<String>) -> anyhow::Result<Outc
         alone.args(["-n", "0", "--classes", &class]);
         let (good, now) = said(&mut alone)?;
         if good {
-            let text = format!("--- {class} beside others\n{then}\n--- {class} alone: it passes\n{now}\n");
+            let text =
+                format!("--- {class} beside others\n{then}\n--- {class} alone: it passes\n{now}\n");
             outcome.unstable.push((class, text));
         } else {
             failed.extend(wrong.iter().filter(|l| l.contains(&format!("::{class}::"))).cloned());
@@ -131,8 +143,10 @@ pub fn run(choice: &Choice<'_>, failed: &mut Vec<String>) -> anyhow::Result<Outc
 /// The classes that failed, and what is known of each failure.
 fn failed_classes(folder: &Path) -> Vec<(String, String)> {
     let files = std::fs::read_dir(folder.join("failed")).into_iter().flatten().flatten();
-    let text = |p: PathBuf| String::from_utf8_lossy(&std::fs::read(p).unwrap_or_default()).into_owned();
-    let mut found: Vec<_> = files.map(|f| (f.file_name().to_string_lossy().into_owned(), text(f.path()))).collect();
+    let text =
+        |p: PathBuf| String::from_utf8_lossy(&std::fs::read(p).unwrap_or_default()).into_owned();
+    let mut found: Vec<_> =
+        files.map(|f| (f.file_name().to_string_lossy().into_owned(), text(f.path()))).collect();
     found.sort();
     found
 }
@@ -141,7 +155,10 @@ fn failed_classes(folder: &Path) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// When they cannot be noted.
-pub fn tell_unstable(unstable: &[(String, String)], failed: &mut Vec<String>) -> anyhow::Result<()> {
+pub fn tell_unstable(
+    unstable: &[(String, String)],
+    failed: &mut Vec<String>,
+) -> anyhow::Result<()> {
     if unstable.is_empty() {
         return Ok(());
     }
@@ -150,11 +167,17 @@ pub fn tell_unstable(unstable: &[(String, String)], failed: &mut Vec<String>) ->
     let file = file.as_mut().map_err(|e| anyhow::anyhow!("open {}: {e}", notes.display()))?;
     for (class, text) in unstable {
         println!("{text}");
-        writeln!(file, "=== {class}, {} at {}\n{text}", tested::today()?, tested::head().unwrap_or_default())?;
+        writeln!(
+            file,
+            "=== {class}, {} at {}\n{text}",
+            tested::today()?,
+            tested::head().unwrap_or_default()
+        )?;
     }
     for (class, _) in unstable {
         println!(
-            "UNSTABLE {class}: it failed beside others and passes alone; both outputs are above and in {}",
+            "UNSTABLE {class}: it failed beside others and passes alone; both outputs are above \
+                and in {}",
             notes.display()
         );
     }
@@ -165,7 +188,9 @@ pub fn tell_unstable(unstable: &[(String, String)], failed: &mut Vec<String>) ->
 /// One unstable class may have been luck. Of two, at least one says something about what is tested.
 fn too_many<'a>(unstable: impl Iterator<Item = &'a str>) -> Option<String> {
     let names: Vec<&str> = unstable.collect();
-    (names.len() > 1).then(|| format!("{} classes are unstable, and one is allowed: {}", names.len(), names.join(", ")))
+    (names.len() > 1).then(|| {
+        format!("{} classes are unstable, and one is allowed: {}", names.len(), names.join(", "))
+    })
 }
 
 #[cfg(test)]
@@ -177,6 +202,9 @@ mod tests {
         assert_eq!(too_many(std::iter::empty()), None);
         assert_eq!(too_many(["Flood"].into_iter()), None);
         let said = too_many(["Flood", "Slow"].into_iter());
-        assert_eq!(said.as_deref(), Some("2 classes are unstable, and one is allowed: Flood, Slow"));
+        assert_eq!(
+            said.as_deref(),
+            Some("2 classes are unstable, and one is allowed: Flood, Slow")
+        );
     }
 }

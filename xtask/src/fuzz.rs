@@ -34,7 +34,16 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
     let host = "x86_64-unknown-linux-gnu";
     must(
         command("cargo")
-            .args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--bins", "--target", host])
+            .args([
+                "build",
+                "--release",
+                "--locked",
+                "--manifest-path",
+                "fuzz/Cargo.toml",
+                "--bins",
+                "--target",
+                host,
+            ])
             .env("CARGO_TARGET_DIR", &dir)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", FLAGS),
@@ -51,7 +60,8 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
     names.sort();
     for name in names.iter().filter(|n| o.target.as_ref().is_none_or(|t| t == *n)) {
         let corpus = seeds.folder(name)?;
-        let long = if o.replay { "-runs=0".to_owned() } else { format!("-max_total_time={}", o.seconds) };
+        let long =
+            if o.replay { "-runs=0".to_owned() } else { format!("-max_total_time={}", o.seconds) };
         let found = !status(
             command(dir.join(host).join("release").join(name))
                 .arg(long)
@@ -158,9 +168,14 @@ impl Seeds {
         // After "ceph v2\n", the length and the two feature words.
         const BANNER: usize = 26;
         for (name, bytes) in files(&vectors.join("auth-none"), ".bin")? {
-            let target = if name.contains(".c2s.") { "server_connection" } else { "client_connection" };
+            let target =
+                if name.contains(".c2s.") { "server_connection" } else { "client_connection" };
             self.put(target, &name, &[&[0, 0, 255], &bytes[..]].concat())?;
-            self.put("frames", &name, &[&[1, 255], bytes.get(BANNER..).unwrap_or_default()].concat())?;
+            self.put(
+                "frames",
+                &name,
+                &[&[1, 255], bytes.get(BANNER..).unwrap_or_default()].concat(),
+            )?;
         }
         // Every frame type, in every state, with and without sessions that survive.
         for side in ["server_connection", "client_connection"] {
@@ -192,12 +207,17 @@ impl Seeds {
             seed.extend((front.len().min(0xffff) as u16).to_le_bytes());
             seed.extend(front);
             seed.extend(data);
-            self.put("ceph_messages", &format!("{i}-{}", j["name"].as_str().unwrap_or_default()), &seed)?;
+            self.put(
+                "ceph_messages",
+                &format!("{i}-{}", j["name"].as_str().unwrap_or_default()),
+                &seed,
+            )?;
         }
         // Every kind, even those that were not recorded.
         for kind in 0..64u16 {
             for target in ["ceph_messages", "cluster_messages"] {
-                let empty = [&kind.to_le_bytes()[..], &[1, 64, 0, 1, 1, 58, 0, 0, 0], &[0; 80]].concat();
+                let empty =
+                    [&kind.to_le_bytes()[..], &[1, 64, 0, 1, 1, 58, 0, 0, 0], &[0; 80]].concat();
                 self.put(target, &format!("empty-{kind}"), &empty)?;
             }
         }
@@ -224,7 +244,8 @@ impl Seeds {
         Ok(())
     }
 
-    /// Calls of object classes, each for all methods' numbers near it: on an object that has nothing.
+    /// Calls of object classes, each for all methods' numbers near it: on an object that has
+    /// nothing.
     fn calls(&self, vectors: &Path) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(vectors.join("cls.jsonl"))?;
         for (i, line) in text.lines().enumerate() {
@@ -259,10 +280,13 @@ impl Seeds {
 
     /// Capability texts that a real monitor judged, and recorded payloads of cephx.
     fn auth(&self) -> anyhow::Result<()> {
-        let table = std::fs::read_to_string(root().join("crates/spirula-auth/tests/data/caps-16.2.15.jsonl"))?;
+        let table = std::fs::read_to_string(
+            root().join("crates/spirula-auth/tests/data/caps-16.2.15.jsonl"),
+        )?;
         for (i, line) in table.lines().enumerate() {
             let [service, text, _]: [String; 3] = serde_json::from_str(line)?;
-            let number = ["mon", "osd", "mgr", "mds"].iter().position(|s| *s == service).unwrap_or_default();
+            let number =
+                ["mon", "osd", "mgr", "mds"].iter().position(|s| *s == service).unwrap_or_default();
             self.put("caps", &i.to_string(), &[&[number as u8][..], text.as_bytes()].concat())?;
         }
         // Each form of input with nothing, zeros, and one edit.
@@ -277,15 +301,19 @@ impl Seeds {
     /// A leaf of two pairs, an inner node of two children, and pages of the other kinds.
     fn tree_pages(&self) -> anyhow::Result<()> {
         let page = |kind: u8, level: u8, count: u8, prefix: u8, content: &[u8]| {
-            let head = [&[0; 16][..], &[kind, level, 1, 0, count, 0, 0, 0, prefix, 0, 0, 0]].concat();
+            let head =
+                [&[0; 16][..], &[kind, level, 1, 0, count, 0, 0, 0, prefix, 0, 0, 0]].concat();
             [&head[..], &(56 + content.len() as u32).to_le_bytes(), content].concat()
         };
         // Prefix "k"; slots; key "a" with value "v", key "b" with one overflow run.
-        let leaf = [&b"k\x3d\0\x45\0\x01\0\x01\0\0\0av\x01\0\x0f\0\0\x80b\x09\0\0\0"[..], &[1; 11]].concat();
+        let leaf = [&b"k\x3d\0\x45\0\x01\0\x01\0\0\0av\x01\0\x0f\0\0\x80b\x09\0\0\0"[..], &[1; 11]]
+            .concat();
         let inner = [&b"\x3c\0\x49\0\0\0"[..], &[1; 11], b"\x01\0m", &[2; 11]].concat();
         self.put("tree_page", "leaf", &page(1, 0, 2, 1, &leaf))?;
         self.put("tree_page", "inner", &page(2, 1, 2, 0, &inner))?;
-        (3..6).try_for_each(|kind| self.put("tree_page", &format!("kind-{kind}"), &page(kind, 0, 1, 0, &[1; 40])))
+        (3..6).try_for_each(|kind| {
+            self.put("tree_page", &format!("kind-{kind}"), &page(kind, 0, 1, 0, &[1; 40]))
+        })
     }
 
     /// Commands as the `ceph` tool sends them.
@@ -325,7 +353,9 @@ impl Seeds {
         let n = u64::to_le_bytes;
         // Store, member; term, vote, commit; index, term, voters, learners, state.
         let one = [&[1, 0, 0, 0][..], &n(1)].concat();
-        let snapshot = [&[9; 16][..], &n(1), &n(1), &n(1), &n(1), &n(1), &n(1), &one, &[0; 4], &[0; 4]].concat();
+        let snapshot =
+            [&[9; 16][..], &n(1), &n(1), &n(1), &n(1), &n(1), &n(1), &one, &[0; 4], &[0; 4]]
+                .concat();
         // Member, hard state, entries.
         let entry = [&n(2)[..], &n(1), &[0], &[2, 0, 0, 0], b"kv"].concat();
         let body = [&n(1)[..], &n(1), &n(1), &n(2), &[1, 0, 0, 0], &entry].concat();
@@ -365,7 +395,8 @@ impl Seeds {
                 let mut preamble = vec![tag, 1, 16, 0, 0, 0, 8, 0];
                 preamble.resize(32, 0);
                 let rest = [&[1; 16][..], &[0; 16]].concat();
-                let record = |plain: &[u8]| [&(plain.len() as u16).to_le_bytes()[..], plain].concat();
+                let record =
+                    |plain: &[u8]| [&(plain.len() as u16).to_le_bytes()[..], plain].concat();
                 let head = [&preamble[..], &[1; 48]].concat();
                 for (name, stream) in [
                     ("inline", [record(&head), record(&rest)].concat()),
@@ -397,6 +428,8 @@ fn files(dir: &Path, end: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
 
 fn unhex(v: &serde_json::Value) -> Vec<u8> {
     let digits = v.as_str().unwrap_or_default().as_bytes();
-    let pair = |p: &[u8]| u8::from_str_radix(std::str::from_utf8(p).unwrap_or_default(), 16).unwrap_or_default();
+    let pair = |p: &[u8]| {
+        u8::from_str_radix(std::str::from_utf8(p).unwrap_or_default(), 16).unwrap_or_default()
+    };
     digits.chunks(2).map(pair).collect()
 }

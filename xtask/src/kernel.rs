@@ -1,5 +1,5 @@
-//! Debian's stock kernel for the tests that start a virtual machine: unpacked beside what is built, not installed, so that nothing of
-//! this machine's own changes.
+//! Debian's stock kernel for the tests that start a virtual machine: unpacked beside what is built,
+//! not installed, so that nothing of this machine's own changes.
 
 use crate::packages::can_install;
 use crate::run::{have, must, status, target};
@@ -10,7 +10,8 @@ use std::process::Command;
 /// The package that depends on the newest kernel's.
 const NEWEST: &str = "linux-image-amd64";
 
-/// What of a kernel is unpacked: its image and the modules that a guest of `tests/e2e/guest.py` may want, a tenth of it all.
+/// What of a kernel is unpacked: its image and the modules that a guest of `tests/e2e/guest.py` may
+/// want, a tenth of it all.
 const PARTS: &[&str] = &[
     "*/boot/vmlinuz-*",
     "*/kernel/arch/*",
@@ -35,11 +36,12 @@ const PARTS: &[&str] = &[
     "*/kernel/net/sunrpc/*",
 ];
 
-/// Written when all of [`PARTS`] is there; another name than that of a folder from before the list grew.
+/// Written when all of [`PARTS`] is there; another name than that of a folder from before the list
+/// grew.
 const MARK: &str = "parts-3";
 
-/// The folder of a kernel and its modules, made on first use; `None` where that is not possible (not root, no Debian, another machine
-/// than the guest is).
+/// The folder of a kernel and its modules, made on first use; `None` where that is not possible
+/// (not root, no Debian, another machine than the guest is).
 ///
 /// # Errors
 /// When the package cannot be had or unpacked.
@@ -78,7 +80,8 @@ pub fn guest() -> anyhow::Result<Option<PathBuf>> {
 
 /// The package of the newest kernel.
 fn newest() -> anyhow::Result<Option<String>> {
-    let said = Command::new("apt-cache").args(["depends", NEWEST]).output().context("start apt-cache")?;
+    let said =
+        Command::new("apt-cache").args(["depends", NEWEST]).output().context("start apt-cache")?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let depends = said.lines().filter_map(|l| l.trim().strip_prefix("Depends: "));
     Ok(depends.map(str::trim).find(|p| p.starts_with("linux-image-")).map(str::to_owned))

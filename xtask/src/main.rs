@@ -43,12 +43,14 @@ enum Task {
     Sim(sim::Options),
     /// Fuzz every decoder for a while (libFuzzer, on the stable toolchain)
     Fuzz(fuzz::Options),
-    /// A real Ceph beside ours: start one, stop it, or measure both; results are kept in bench/results
+    /// A real Ceph beside ours: start one, stop it, or measure both; results are kept in
+    /// bench/results
     #[command(subcommand)]
     Ceph(ceph::Ceph),
     /// The longer campaigns: thousands of random maps, long store and PG runs, fuzzing
     Soak(test::SoakOptions),
-    /// All campaigns, one after the other, with Reef's clients and a real Ceph beside ours; a page says what came of each
+    /// All campaigns, one after the other, with Reef's clients and a real Ceph beside ours; a page
+    /// says what came of each
     Nightly(nightly::Options),
     /// Write the manual pages of `spirula` into a directory
     Man {
@@ -95,6 +97,8 @@ fn run_task(task: Task) -> anyhow::Result<bool> {
 fn man(dir: &std::path::Path) -> anyhow::Result<bool> {
     let dir = std::path::absolute(dir)?;
     run::status(
-        run::command("cargo").args(["run", "--quiet", "--locked", "--package", "spirula", "--", "man"]).arg(dir),
+        run::command("cargo")
+            .args(["run", "--quiet", "--locked", "--package", "spirula", "--", "man"])
+            .arg(dir),
     )
 }

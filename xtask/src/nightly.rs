@@ -1,8 +1,10 @@
-//! `cargo xtask nightly`: all that takes too long for every change, one after the other, and what came of it on one page.
+//! `cargo xtask nightly`: all that takes too long for every change, one after the other, and what
+//! came of it on one page.
 //!
-//! A step that fails does not end the night: the others say what they have to say, and the page (`target/nightly.md`) is written
-//! anew after each, so that a machine that stops in between leaves what was found until then. What did not run this night stays on
-//! the page as it was, with the day on which it ran: each step, and each end-to-end test that is for the night alone.
+//! A step that fails does not end the night: the others say what they have to say, and the page
+//! (`target/nightly.md`) is written anew after each, so that a machine that stops in between leaves
+//! what was found until then. What did not run this night stays on the page as it was, with the day
+//! on which it ran: each step, and each end-to-end test that is for the night alone.
 
 use crate::run::{command, must, release_binary, root, status, target};
 use crate::{ceph, run_line, tested};
@@ -15,7 +17,8 @@ use std::time::Instant;
 /// What a night consists of, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Step {
-    /// What every change runs, the end-to-end tests that take too long for that, and all of them with Reef's clients, too
+    /// What every change runs, the end-to-end tests that take too long for that, and all of them
+    /// with Reef's clients, too
     Test,
     /// More cases of each property test, 5,000 seeds of the simulator, its planted bugs, fuzzing
     Soak,
@@ -70,16 +73,26 @@ pub fn nightly(o: &Options) -> anyhow::Result<bool> {
         good &= outcome == "good";
         let when = tested::today()?;
         if *step == Step::Test {
-            let told = std::fs::read_to_string(target().join("e2e-pacific/nightly")).unwrap_or_default();
+            let told =
+                std::fs::read_to_string(target().join("e2e-pacific/nightly")).unwrap_or_default();
             let tests = told.lines().filter_map(|l| l.split_once(' '));
-            page.tests.extend(tests.map(|(outcome, test)| (test.to_owned(), format!("{outcome} | {when}"))));
+            page.tests.extend(
+                tests.map(|(outcome, test)| (test.to_owned(), format!("{outcome} | {when}"))),
+            );
         }
-        page.steps.insert(name, format!("{outcome} | {:.0} | {when}", begun.elapsed().as_secs_f64() / 60.0));
+        page.steps.insert(
+            name,
+            format!("{outcome} | {:.0} | {when}", begun.elapsed().as_secs_f64() / 60.0),
+        );
         std::fs::create_dir_all(target())?;
         std::fs::write(&at, page.text()).with_context(|| format!("write {}", at.display()))?;
     }
     print!("{}", page.text());
-    println!("this page: {}; the thrash's report: {}", at.display(), target().join("thrash.md").display());
+    println!(
+        "this page: {}; the thrash's report: {}",
+        at.display(),
+        target().join("thrash.md").display()
+    );
     Ok(good)
 }
 
@@ -91,16 +104,19 @@ struct Page {
 }
 
 impl Page {
-    const STEPS: &str = "# The night's campaigns\n\n| step | outcome | minutes | ran (UTC) |\n|---|---|---|---|\n";
-    const TESTS: &str =
-        "\n## End-to-end tests that only the night runs\n\n| test | outcome | ran (UTC) |\n|---|---|---|\n";
+    const STEPS: &str =
+        "# The night's campaigns\n\n| step | outcome | minutes | ran (UTC) |\n|---|---|---|---|\n";
+    const TESTS: &str = "\n## End-to-end tests that only the night runs\n\n| test | outcome | ran \
+        (UTC) |\n|---|---|---|\n";
 
     fn text(&self) -> String {
         let row = |(name, rest): (&String, &String)| format!("| {name} | {rest} |\n");
         let steps = Step::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let steps = steps.map(|v| v.get_name().to_owned()).map(|name| match self.steps.get_key_value(&name) {
-            Some(known) => row(known),
-            None => row((&name, &"never ran here | - | -".to_owned())),
+        let steps = steps.map(|v| v.get_name().to_owned()).map(|name| {
+            match self.steps.get_key_value(&name) {
+                Some(known) => row(known),
+                None => row((&name, &"never ran here | - | -".to_owned())),
+            }
         });
         let tests: String = self.tests.iter().map(row).collect();
         Self::STEPS.to_owned() + &steps.collect::<String>() + Self::TESTS + &tests
@@ -114,7 +130,8 @@ impl Page {
             match cells.as_slice() {
                 ["step" | "test" | "---", ..] | [_, "never ran here", ..] => {}
                 [step, outcome, minutes, when] => {
-                    page.steps.insert((*step).to_owned(), format!("{outcome} | {minutes} | {when}"));
+                    page.steps
+                        .insert((*step).to_owned(), format!("{outcome} | {minutes} | {when}"));
                 }
                 [test, outcome, when] if test.contains("::") => {
                     page.tests.insert((*test).to_owned(), format!("{outcome} | {when}"));
@@ -146,8 +163,8 @@ fn client() -> anyhow::Result<bool> {
     status(&mut c)
 }
 
-/// `tests/admin` on both clusters. That something differs is no failure: what may is in `docs/differences.md`, and the file with
-/// all that does lies beside the records.
+/// `tests/admin` on both clusters. That something differs is no failure: what may is in
+/// `docs/differences.md`, and the file with all that does lies beside the records.
 fn admin() -> anyhow::Result<bool> {
     let dir = target().join("admin");
     if dir.exists() {
@@ -162,7 +179,11 @@ fn admin() -> anyhow::Result<bool> {
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         let mut c = command(root().join("tests/admin/run.py"));
-        c.args(["record", "--who", who, "--cluster"]).arg(cluster).arg("--out").arg(&out).env("PATH", path);
+        c.args(["record", "--who", who, "--cluster"])
+            .arg(cluster)
+            .arg("--out")
+            .arg(&out)
+            .env("PATH", path);
         status(&mut c).map(|good| (good, out))
     };
     ceph::up(&theirs, 3, "8G", "")?;
@@ -193,7 +214,8 @@ mod tests {
     fn what_did_not_run_stays_on_the_page_with_its_day() {
         let mut page = Page::default();
         page.steps.insert("soak".to_owned(), "good | 40 | 2026-11-01 02:00".to_owned());
-        page.tests.insert("test_x.py::X::test_y".to_owned(), "passed | 2026-11-01 02:00".to_owned());
+        page.tests
+            .insert("test_x.py::X::test_y".to_owned(), "passed | 2026-11-01 02:00".to_owned());
         let text = page.text();
         assert!(
             text.contains("| soak | good | 40 | 2026-11-01 02:00 |\n")

@@ -3,7 +3,8 @@
 use crate::run::{have, status};
 use std::process::Command;
 
-/// (program, line of Debian's Python, header, or library below a folder of /usr/lib, that shows it is there; package; what needs it)
+/// (program, line of Debian's Python, header, or library below a folder of /usr/lib, that shows it
+/// is there; package; what needs it)
 const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph", "ceph-common", "every end-to-end test"),
     ("crushtool", "ceph-base", "CRUSH comparison"),
@@ -21,7 +22,11 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("tgtd", "tgt", "block images by iSCSI"),
     ("backing-store/bs_rbd.so", "tgt-rbd", "block images by iSCSI"),
     ("iscsi-ls", "libiscsi-bin", "block images by iSCSI"),
-    ("qemu-system-x86_64", "qemu-system-x86", "the kernel's own clients of block images and file systems"),
+    (
+        "qemu-system-x86_64",
+        "qemu-system-x86",
+        "the kernel's own clients of block images and file systems",
+    ),
     ("busybox", "busybox-static", "the kernel's own clients of block images and file systems"),
     ("import pytest", "python3-pytest", "every end-to-end test"),
     ("import xdist", "python3-pytest-xdist", "end-to-end tests three at a time"),
@@ -47,7 +52,10 @@ const NEEDED: &[(&str, &str, &str)] = &[
 
 fn present(probe: &str) -> bool {
     if probe.starts_with("import ") {
-        return Command::new("/usr/bin/python3").args(["-c", probe]).output().is_ok_and(|o| o.status.success());
+        return Command::new("/usr/bin/python3")
+            .args(["-c", probe])
+            .output()
+            .is_ok_and(|o| o.status.success());
     }
     if probe.ends_with(".hpp") {
         return std::path::Path::new("/usr/include").join(probe).is_file();
@@ -85,9 +93,14 @@ pub fn install() -> anyhow::Result<Missing> {
     let names: Vec<&str> = wanted.iter().map(|(p, _)| *p).collect();
     if !can_install() {
         eprintln!(
-            "xtask: missing: {}. {}; tests that need them are skipped, by name.\n       On Debian: sudo apt-get install {}",
+            "xtask: missing: {}. {}; tests that need them are skipped, by name.\n       On Debian: \
+                sudo apt-get install {}",
             names.join(" "),
-            if have("apt-get") { "Not root, so not installed" } else { "This is not Debian, so not installed" },
+            if have("apt-get") {
+                "Not root, so not installed"
+            } else {
+                "This is not Debian, so not installed"
+            },
             names.join(" ")
         );
         return Ok(wanted);

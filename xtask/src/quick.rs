@@ -16,7 +16,8 @@ struct Member {
     tests_use: Vec<String>,
 }
 
-/// The crates in which something differs, and those that use them: their tests may say something else now.
+/// The crates in which something differs, and those that use them: their tests may say something
+/// else now.
 ///
 /// # Errors
 /// When cargo does not tell what the workspace is.
@@ -35,13 +36,23 @@ fn members() -> anyhow::Result<Vec<Member>> {
     let told: Value = serde_json::from_slice(&out.stdout)?;
     let root = told["workspace_root"].as_str().unwrap_or_default();
     let member = |p: &Value| {
-        let folder = Path::new(p["manifest_path"].as_str()?).parent()?.strip_prefix(root).ok()?.to_str()?.to_owned();
+        let folder = Path::new(p["manifest_path"].as_str()?)
+            .parent()?
+            .strip_prefix(root)
+            .ok()?
+            .to_str()?
+            .to_owned();
         let of = |tests: bool| {
             let all = p["dependencies"].as_array().into_iter().flatten();
             let own = all.filter(|d| !d["path"].is_null() && (d["kind"] == "dev") == tests);
             own.filter_map(|d| Some(d["name"].as_str()?.to_owned())).collect()
         };
-        Some(Member { name: p["name"].as_str()?.to_owned(), folder, uses: of(false), tests_use: of(true) })
+        Some(Member {
+            name: p["name"].as_str()?.to_owned(),
+            folder,
+            uses: of(false),
+            tests_use: of(true),
+        })
     };
     Ok(told["packages"].as_array().into_iter().flatten().filter_map(member).collect())
 }
@@ -49,24 +60,32 @@ fn members() -> anyhow::Result<Vec<Member>> {
 fn reached_of(members: &[Member], changed: &[String]) -> Vec<String> {
     // What all crates are built with.
     let of_all = |path: &String| {
-        matches!(path.as_str(), "Cargo.toml" | "Cargo.lock" | ".cargo/config.toml" | "rust-toolchain.toml")
+        matches!(
+            path.as_str(),
+            "Cargo.toml" | "Cargo.lock" | ".cargo/config.toml" | "rust-toolchain.toml"
+        )
     };
     let own = |m: &Member| changed.iter().any(|path| Path::new(path).starts_with(&m.folder));
     if changed.iter().any(of_all) {
         return members.iter().map(|m| m.name.clone()).collect();
     }
-    let mut built: BTreeSet<&str> = members.iter().filter(|m| own(m)).map(|m| m.name.as_str()).collect();
+    let mut built: BTreeSet<&str> =
+        members.iter().filter(|m| own(m)).map(|m| m.name.as_str()).collect();
     loop {
-        let further =
-            members.iter().filter(|m| m.uses.iter().any(|u| built.contains(u.as_str()))).map(|m| m.name.as_str());
+        let further = members
+            .iter()
+            .filter(|m| m.uses.iter().any(|u| built.contains(u.as_str())))
+            .map(|m| m.name.as_str());
         let before = built.len();
         built.extend(further.collect::<Vec<_>>());
         if built.len() == before {
             break;
         }
     }
-    let tests =
-        members.iter().filter(|m| m.tests_use.iter().any(|u| built.contains(u.as_str()))).map(|m| m.name.as_str());
+    let tests = members
+        .iter()
+        .filter(|m| m.tests_use.iter().any(|u| built.contains(u.as_str())))
+        .map(|m| m.name.as_str());
     let all: BTreeSet<&str> = built.iter().copied().chain(tests).collect();
     all.into_iter().map(str::to_owned).collect()
 }

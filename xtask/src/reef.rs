@@ -1,5 +1,5 @@
-//! Ceph 18.2 (Reef): a minimal Debian 13 beside this one. The tests run some of its programs beside this machine's, and `--reef` all of
-//! its clients.
+//! Ceph 18.2 (Reef): a minimal Debian 13 beside this one. The tests run some of its programs beside
+//! this machine's, and `--reef` all of its clients.
 
 use crate::packages::can_install;
 use crate::run::{have, status, target};
@@ -21,7 +21,8 @@ const PACKAGES: &[&str] = &[
     "sqlite3",
 ];
 
-/// Written when all of [`PACKAGES`] is there; another name than that of a folder from before the list grew.
+/// Written when all of [`PACKAGES`] is there; another name than that of a folder from before the
+/// list grew.
 const MARK: &str = "packages-2";
 
 /// The folder that [`clients`] made earlier, if it did.
@@ -30,8 +31,9 @@ pub fn made() -> Option<PathBuf> {
     dir.join(MARK).exists().then_some(dir)
 }
 
-/// A folder holding Debian 13 with [`PACKAGES`], made on first use, in one to three minutes; `None` where that is not possible (not root,
-/// no debootstrap). What is said meanwhile is in a file beside it.
+/// A folder holding Debian 13 with [`PACKAGES`], made on first use, in one to three minutes; `None`
+/// where that is not possible (not root, no debootstrap). What is said meanwhile is in a file
+/// beside it.
 ///
 /// # Errors
 /// When debootstrap fails.
@@ -61,7 +63,13 @@ pub fn clients() -> anyhow::Result<Option<PathBuf>> {
     std::fs::create_dir_all(target())?;
     let log = File::create(&said).with_context(|| format!("create {}", said.display()))?;
     let mut c = Command::new("nice");
-    c.args(["debootstrap", "--variant=minbase", &format!("--include={}", PACKAGES.join(",")), "trixie"]).arg(&partial);
+    c.args([
+        "debootstrap",
+        "--variant=minbase",
+        &format!("--include={}", PACKAGES.join(",")),
+        "trixie",
+    ])
+    .arg(&partial);
     // Whoever cannot wait for a disk may lose this with its power.
     c.env("DPKG_FORCE", "unsafe-io").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     if !status(&mut c)? {

@@ -34,8 +34,9 @@ pub fn status(c: &mut Command) -> anyhow::Result<bool> {
     Ok(c.status().with_context(|| format!("start {shown}"))?.success())
 }
 
-/// Runs a command of a test run to its end, output to ours. What failed is noted: the tests by their names and the
-/// seeds, where the command's output names them, and the command itself. Long outputs are cut by who keeps them; what stands last is kept.
+/// Runs a command of a test run to its end, output to ours. What failed is noted: the tests by
+/// their names and the seeds, where the command's output names them, and the command itself. Long
+/// outputs are cut by who keeps them; what stands last is kept.
 ///
 /// # Errors
 /// When it cannot be started, or its output cannot be read.
@@ -69,7 +70,8 @@ pub fn said(c: &mut Command) -> anyhow::Result<(bool, String)> {
     Ok((good, all))
 }
 
-/// Runs a command to its end, output to ours and line by line to somebody who looks at it; true if it succeeded.
+/// Runs a command to its end, output to ours and line by line to somebody who looks at it; true if
+/// it succeeded.
 fn each_line(c: &mut Command, mut look: impl FnMut(&str)) -> anyhow::Result<bool> {
     let shown = format!("{c:?}").replace('"', "");
     eprintln!("xtask: {shown}");
@@ -102,7 +104,8 @@ pub fn have(program: &str) -> bool {
 /// What tests run: optimised a little, with every assertion.
 pub const TESTED: &str = "sim";
 
-/// The binaries `spirula` and `spirula-sim` that tests run, built if needed; the folder that holds them.
+/// The binaries `spirula` and `spirula-sim` that tests run, built if needed; the folder that holds
+/// them.
 ///
 /// # Errors
 /// When the build fails.

@@ -19,7 +19,8 @@ pub struct Options {
     /// Only those whose names contain this
     #[arg(long, requires = "bugs")]
     pub bug: Option<String>,
-    /// Rarer faults for all seeds instead of some of them for every third: names apart from each other by commas
+    /// Rarer faults for all seeds instead of some of them for every third: names apart from each
+    /// other by commas
     #[arg(long)]
     pub faults: Option<String>,
     /// Print every message and fault of the first seed

@@ -33,10 +33,12 @@ pub struct Options {
     /// Only the end-to-end tests; optionally those whose name contains a word
     #[arg(long, num_args = 0..=1, default_missing_value = "")]
     e2e: Option<String>,
-    /// In minutes: lints, the Rust tests of the crates that a change reaches, 30 seeds, and a dozen classes of end-to-end tests
+    /// In minutes: lints, the Rust tests of the crates that a change reaches, 30 seeds, and a dozen
+    /// classes of end-to-end tests
     #[arg(long, conflicts_with_all = ["unit", "e2e", "reef"])]
     quick: bool,
-    /// The commit that the change of `--quick` is measured from [default: what is shared with origin/main]
+    /// The commit that the change of `--quick` is measured from [default: what is shared with
+    /// origin/main]
     #[arg(long, requires = "quick", value_name = "COMMIT")]
     since: Option<String>,
 }
@@ -72,7 +74,8 @@ impl Run {
 /// A campaign of its own.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Campaign {
-    /// The store: crash states of all short workloads and of long ones, every byte of an image flipped, more random transactions
+    /// The store: crash states of all short workloads and of long ones, every byte of an image
+    /// flipped, more random transactions
     Store,
     /// The store: millions of pairs in 1,000 objects, killed, opened and listed; prints figures
     Omaps,
@@ -154,7 +157,9 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     let mut outcomes = Vec::new();
     if !o.unit {
         let reef = match reef {
-            Some(thread) => thread.join().unwrap_or_else(|_| bail!("the thread that makes a Debian 13 panicked")),
+            Some(thread) => thread
+                .join()
+                .unwrap_or_else(|_| bail!("the thread that makes a Debian 13 panicked")),
             None => Ok(reef::made()),
         };
         if let Err(e) = &reef {
@@ -172,19 +177,31 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
         let wanted = ["ceph-common", "python3-rados", "python3-pytest"];
         match missing.iter().find(|(p, _)| wanted.contains(p)) {
             Some((package, _)) if packages::can_install() => {
-                run.failed.push(format!("end-to-end tests: Debian package {package} could not be installed"));
+                run.failed.push(format!(
+                    "end-to-end tests: Debian package {package} could not be installed"
+                ));
             }
-            Some((package, _)) => println!("SKIPPED end-to-end tests: Debian package {package} is not installed"),
+            Some((package, _)) => {
+                println!("SKIPPED end-to-end tests: Debian package {package} is not installed")
+            }
             None => outcomes.push(run.phase("end to end", |failed| e2e::run(&choice, failed))?),
         }
         if o.reef {
             match &reef {
                 Ok(Some(_)) => {
                     let choice = e2e::Choice { reef_clients: true, ..choice };
-                    outcomes.push(run.phase("end to end, Reef's clients", |failed| e2e::run(&choice, failed))?);
+                    outcomes.push(
+                        run.phase("end to end, Reef's clients", |failed| {
+                            e2e::run(&choice, failed)
+                        })?,
+                    );
                 }
-                Err(_) => run.failed.push("end-to-end tests with Reef clients: debootstrap fails".to_owned()),
-                Ok(None) => println!("SKIPPED end-to-end tests with Reef clients: debootstrap is not possible here"),
+                Err(_) => run
+                    .failed
+                    .push("end-to-end tests with Reef clients: debootstrap fails".to_owned()),
+                Ok(None) => println!(
+                    "SKIPPED end-to-end tests with Reef clients: debootstrap is not possible here"
+                ),
             }
         }
     }
@@ -209,7 +226,9 @@ fn rust_tests(since: Option<&str>, run: &mut Run) -> anyhow::Result<()> {
             tests.args(crates.iter().flat_map(|c| ["--package", c]));
         }
     }
-    tests.args(["--locked", "--no-fail-fast", "--profile", TESTED]).env("PROPTEST_RNG_SEED", PROPTEST_SEED);
+    tests
+        .args(["--locked", "--no-fail-fast", "--profile", TESTED])
+        .env("PROPTEST_RNG_SEED", PROPTEST_SEED);
     run.phase("Rust tests, with their build", |failed| noted(&mut tests, failed))
 }
 
@@ -238,7 +257,11 @@ fn summary(
     let seconds = run.begun.elapsed().as_secs_f64();
     if let (true, Some(commit)) = (good && missing.is_empty(), commit) {
         let names: Vec<&str> = unstable.iter().map(|(class, _)| class.as_str()).collect();
-        let but = if names.is_empty() { String::new() } else { format!(", unstable: {}", names.join(", ")) };
+        let but = if names.is_empty() {
+            String::new()
+        } else {
+            format!(", unstable: {}", names.join(", "))
+        };
         tested::note(commit, &format!("all good in {seconds:.0} s{but}"))?;
     }
     println!("xtask test: {} in {seconds:.0} s", if good { "all good" } else { "FAILED" });
@@ -283,7 +306,9 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
         packages.iter().for_each(|p| {
             c.args(["--package", p]);
         });
-        c.args(["--", "--nocapture"]).args(args).env("PROPTEST_CASES", (256 * o.factor).to_string());
+        c.args(["--", "--nocapture"])
+            .args(args)
+            .env("PROPTEST_CASES", (256 * o.factor).to_string());
         if o.states > 0 {
             c.env("SPIRULA_CRASH_STATES", o.states.to_string());
         }

@@ -20,7 +20,8 @@ pub fn head() -> anyhow::Result<String> {
     git(&["rev-parse", "HEAD"])
 }
 
-/// The commit that is checked out, if the tree is the commit's: nothing changed, nothing that git does not know.
+/// The commit that is checked out, if the tree is the commit's: nothing changed, nothing that git
+/// does not know.
 ///
 /// # Errors
 /// When this is no checkout.
@@ -29,7 +30,8 @@ pub fn whole_head() -> anyhow::Result<Option<String>> {
     Ok(if differs { None } else { Some(head()?) })
 }
 
-/// Paths that differ from a commit, from the workspace's root, with those that git does not know yet.
+/// Paths that differ from a commit, from the workspace's root, with those that git does not know
+/// yet.
 ///
 /// # Errors
 /// When there is no such commit.
@@ -61,7 +63,8 @@ pub fn note(commit: &str, text: &str) -> anyhow::Result<()> {
     let folder = target().join("tested");
     std::fs::create_dir_all(&folder)?;
     let at = folder.join(commit);
-    std::fs::write(&at, format!("{} {text}\n", today()?)).with_context(|| format!("write {}", at.display()))?;
+    std::fs::write(&at, format!("{} {text}\n", today()?))
+        .with_context(|| format!("write {}", at.display()))?;
     println!("xtask test: noted in {}", at.display());
     Ok(())
 }

@@ -76,7 +76,10 @@ mod tests {
 
     #[test]
     fn what_is_not_canonical_is_refused() {
-        for bad in ["Z", "Zg", "Zg=", "Zg==Zg==", "Z===", "====", "Zh==", "Zm9=", "Zm9v\n", " Zm9", "Zm9*", "Zg==="] {
+        for bad in [
+            "Z", "Zg", "Zg=", "Zg==Zg==", "Z===", "====", "Zh==", "Zm9=", "Zm9v\n", " Zm9", "Zm9*",
+            "Zg===",
+        ] {
             assert_eq!(decode(bad), None, "{bad:?}");
         }
     }

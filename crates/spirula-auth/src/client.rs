@@ -1,5 +1,6 @@
-//! The client's side, for our own daemons and tools: the exchange with a monitor, tickets, authorizers,
-//! renewal, and service keys. Speaks with Ceph's monitors and OSDs as well as with ours.
+//! The client's side, for our own daemons and tools: the exchange with a monitor, tickets,
+//! authorizers, renewal, and service keys. Speaks with Ceph's monitors and OSDs as well as with
+//! ours.
 
 use crate::entity::{EntityId, Service, Services};
 use crate::entropy::{self, Entropy};
@@ -8,8 +9,9 @@ use crate::key::{CryptoKey, KeyType, Usage};
 use crate::rotating::RotatingKeys;
 use crate::ticket::{MONITORS_SECRET_ID, Ticket, TicketKey};
 use crate::wire::{
-    self, Authenticate, Authorize, AuthorizeReply, AuthorizerParts, GET_AUTH_SESSION_KEY, GET_PRINCIPAL_SESSION_KEY,
-    GET_ROTATING_KEY, MAX_PAYLOAD, MonHello, SECURE_SECRET_LEN, ServiceTicket, TicketBlob,
+    self, Authenticate, Authorize, AuthorizeReply, AuthorizerParts, GET_AUTH_SESSION_KEY,
+    GET_PRINCIPAL_SESSION_KEY, GET_ROTATING_KEY, MAX_PAYLOAD, MonHello, SECURE_SECRET_LEN,
+    ServiceTicket, TicketBlob,
 };
 use spirula_encoding::{Decoder, Encoder, UTime};
 use std::collections::BTreeMap;
@@ -25,7 +27,8 @@ struct Held {
     expires: UTime,
 }
 
-/// One entity's authentication towards a cluster. Lives as long as the client does, across connections.
+/// One entity's authentication towards a cluster. Lives as long as the client does, across
+/// connections.
 #[derive(Debug)]
 pub struct Client {
     entity: EntityId,
@@ -64,14 +67,21 @@ impl Client {
     /// Payload of the first AUTH_REQUEST to a monitor. Claims the global id we have, if any.
     pub fn hello(&mut self) -> Vec<u8> {
         self.challenge = None;
-        spirula_encoding::to_vec(&MonHello { entity: self.entity.clone(), global_id: self.global_id })
+        spirula_encoding::to_vec(&MonHello {
+            entity: self.entity.clone(),
+            global_id: self.global_id,
+        })
     }
 
     /// Answers the monitor's challenge (AUTH_REPLY_MORE): payload of AUTH_REQUEST_MORE.
     ///
     /// # Errors
     /// [`AuthError::Malformed`], [`AuthError::ZeroChallenge`].
-    pub fn answer(&mut self, payload: &[u8], entropy: &mut dyn Entropy) -> Result<Vec<u8>, AuthError> {
+    pub fn answer(
+        &mut self,
+        payload: &[u8],
+        entropy: &mut dyn Entropy,
+    ) -> Result<Vec<u8>, AuthError> {
         self.challenge = Some(wire::read_challenge(payload)?);
         self.authenticate(entropy)
     }
@@ -97,9 +107,15 @@ impl Client {
     /// Takes AUTH_DONE's global id and payload; `secure` is the mode that the monitor chose.
     ///
     /// # Errors
-    /// [`AuthError::Decrypt`] if the monitor does not know our key, [`AuthError::ConnectionSecret`] if secure mode has none;
-    /// nothing is kept then.
-    pub fn finish(&mut self, global_id: u64, payload: &[u8], secure: bool, now: UTime) -> Result<Connected, AuthError> {
+    /// [`AuthError::Decrypt`] if the monitor does not know our key, [`AuthError::ConnectionSecret`]
+    /// if secure mode has none; nothing is kept then.
+    pub fn finish(
+        &mut self,
+        global_id: u64,
+        payload: &[u8],
+        secure: bool,
+        now: UTime,
+    ) -> Result<Connected, AuthError> {
         if self.challenge.is_none() {
             return Err(AuthError::NoChallenge);
         }
@@ -110,7 +126,11 @@ impl Client {
         if secret.len() != expected {
             return Err(AuthError::ConnectionSecret { len: secret.len(), expected });
         }
-        let session_key = tickets.get(&Service::Auth).ok_or(AuthError::NoTicket(Service::Auth))?.session_key.clone();
+        let session_key = tickets
+            .get(&Service::Auth)
+            .ok_or(AuthError::NoTicket(Service::Auth))?
+            .session_key
+            .clone();
         self.tickets = tickets;
         self.global_id = global_id;
         Ok(Connected { session_key, connection_secret: secret })
@@ -126,14 +146,20 @@ impl Client {
         const WHAT: &str = "monitor's answer";
         wire::read_response(d, GET_AUTH_SESSION_KEY)?;
         read_tickets(d, &self.key, tickets, now)?;
-        let session_key = tickets.get(&Service::Auth).ok_or(AuthError::NoTicket(Service::Auth))?.session_key.clone();
-        let (secret, extra) = (|| Ok((d.blob()?, d.blob()?)))().map_err(AuthError::malformed(WHAT))?;
+        let session_key = tickets
+            .get(&Service::Auth)
+            .ok_or(AuthError::NoTicket(Service::Auth))?
+            .session_key
+            .clone();
+        let (secret, extra) =
+            (|| Ok((d.blob()?, d.blob()?)))().map_err(AuthError::malformed(WHAT))?;
         d.finish().map_err(AuthError::malformed(WHAT))?;
         let secret = if secret.is_empty() {
             Zeroizing::default()
         } else {
             let sealed = whole_blob(secret, WHAT)?;
-            let plain = wire::open(&session_key, Usage::ConnectionSecret, "connection secret", sealed)?;
+            let plain =
+                wire::open(&session_key, Usage::ConnectionSecret, "connection secret", sealed)?;
             Zeroizing::new(whole_blob(&plain, "connection secret")?.to_vec())
         };
         if !extra.is_empty() {
@@ -144,16 +170,25 @@ impl Client {
         Ok(secret)
     }
 
-    /// Payload of an MAuth message that renews what is about to end, if anything is. Needs an open session.
+    /// Payload of an MAuth message that renews what is about to end, if anything is. Needs an open
+    /// session.
     ///
     /// # Errors
     /// [`AuthError::NoChallenge`] before the first handshake.
-    pub fn renewal(&self, now: UTime, entropy: &mut dyn Entropy) -> Result<Option<Vec<u8>>, AuthError> {
+    pub fn renewal(
+        &self,
+        now: UTime,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Option<Vec<u8>>, AuthError> {
         let due = |s: Service| self.tickets.get(&s).is_none_or(|t| now >= t.renew_after);
         if due(Service::Auth) {
             return self.authenticate(entropy).map(Some);
         }
-        let wanted = self.want.iter().filter(|s| *s != Service::Auth && due(*s)).fold(0, |m, s| m | s.wire());
+        let wanted = self
+            .want
+            .iter()
+            .filter(|s| *s != Service::Auth && due(*s))
+            .fold(0, |m, s| m | s.wire());
         if wanted == 0 {
             return Ok(None);
         }
@@ -180,7 +215,8 @@ impl Client {
             }
             _ => {
                 wire::read_response(&mut d, GET_PRINCIPAL_SESSION_KEY)?;
-                let holder = tickets.get(&Service::Auth).ok_or(AuthError::NoTicket(Service::Auth))?;
+                let holder =
+                    tickets.get(&Service::Auth).ok_or(AuthError::NoTicket(Service::Auth))?;
                 let key = holder.session_key.clone();
                 read_tickets(&mut d, &key, &mut tickets, now)?;
                 d.finish().map_err(AuthError::malformed(WHAT))?;
@@ -218,7 +254,12 @@ impl Client {
     ///
     /// # Errors
     /// [`AuthError::NoTicket`], [`AuthError::Expired`].
-    pub fn authorizer(&self, service: Service, now: UTime, entropy: &mut dyn Entropy) -> Result<Authorizer, AuthError> {
+    pub fn authorizer(
+        &self,
+        service: Service,
+        now: UTime,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Authorizer, AuthError> {
         let held = self.tickets.get(&service).ok_or(AuthError::NoTicket(service))?;
         if now >= held.expires {
             return Err(AuthError::Expired { expired: held.expires.sec, now: now.sec });
@@ -246,7 +287,8 @@ impl Client {
         self.tickets.remove(&service);
     }
 
-    /// Becomes a new session: no global id, no tickets. For when a monitor refuses to give the old one back.
+    /// Becomes a new session: no global id, no tickets. For when a monitor refuses to give the old
+    /// one back.
     pub fn reset(&mut self) {
         self.global_id = 0;
         self.tickets.clear();
@@ -291,7 +333,8 @@ fn read_tickets(
         let service = Service::from_wire(service);
         let opened;
         let theirs = if encrypted {
-            let old = service.and_then(|s| tickets.get(&s)).ok_or(AuthError::Decrypt("new ticket"))?;
+            let old =
+                service.and_then(|s| tickets.get(&s)).ok_or(AuthError::Decrypt("new ticket"))?;
             opened = wire::open(&old.session_key, Usage::TicketBlob, "new ticket", theirs)?;
             whole_blob(&opened, WHAT)?
         } else {
@@ -324,8 +367,8 @@ pub struct Authorizer {
 
 impl Authorizer {
     /// For a monitor that connects to another one: a ticket it writes itself, with the key that all
-    /// monitors share. The other end is a [`ServiceExchange`](crate::service::ServiceExchange) for [`Service::Mon`] with
-    /// [`TicketKey::of_monitors`].
+    /// monitors share. The other end is a [`ServiceExchange`](crate::service::ServiceExchange) for
+    /// [`Service::Mon`] with [`TicketKey::of_monitors`].
     ///
     /// # Errors
     /// [`AuthError::Oversize`] for an absurd name.
@@ -346,7 +389,12 @@ impl Authorizer {
             session_key: session_key.clone(),
             caps: "allow *".into(),
         };
-        let blob = ticket.seal(Service::Mon, MONITORS_SECRET_ID, &TicketKey::of_monitors(shared), entropy)?;
+        let blob = ticket.seal(
+            Service::Mon,
+            MONITORS_SECRET_ID,
+            &TicketKey::of_monitors(shared),
+            entropy,
+        )?;
         let (parts, nonce) = first_parts(global_id, Service::Mon, blob, &session_key, entropy);
         Ok(Self { parts, nonce, session_key })
     }
@@ -360,26 +408,34 @@ impl Authorizer {
     ///
     /// # Errors
     /// [`AuthError::Decrypt`]: whoever answers does not have the session key.
-    pub fn answer(&mut self, payload: &[u8], entropy: &mut dyn Entropy) -> Result<Vec<u8>, AuthError> {
+    pub fn answer(
+        &mut self,
+        payload: &[u8],
+        entropy: &mut dyn Entropy,
+    ) -> Result<Vec<u8>, AuthError> {
         let plain = wire::open(&self.session_key, Usage::AuthorizeChallenge, "challenge", payload)?;
         let challenge = wire::read_challenge(&plain)?;
         let authorize = Authorize { nonce: self.nonce, answer: Some(challenge.wrapping_add(1)) };
-        self.parts.sealed = wire::seal(&self.session_key, Usage::Authorize, entropy, |o| authorize.write(o));
+        self.parts.sealed =
+            wire::seal(&self.session_key, Usage::Authorize, entropy, |o| authorize.write(o));
         Ok(self.hello())
     }
 
-    /// Takes AUTH_DONE's payload; `secure` is the mode that the service chose. Proves that it opened the ticket.
+    /// Takes AUTH_DONE's payload; `secure` is the mode that the service chose. Proves that it
+    /// opened the ticket.
     ///
     /// # Errors
     /// [`AuthError::Decrypt`], [`AuthError::WrongNonce`], [`AuthError::ConnectionSecret`].
     pub fn finish(self, payload: &[u8], secure: bool) -> Result<Connected, AuthError> {
         let sealed = whole_blob(payload, "authorizer reply")?;
-        let plain = wire::open(&self.session_key, Usage::AuthorizeReply, "authorizer reply", sealed)?;
+        let plain =
+            wire::open(&self.session_key, Usage::AuthorizeReply, "authorizer reply", sealed)?;
         let reply = AuthorizeReply::read(&plain)?;
         if reply.nonce_plus_one != self.nonce.wrapping_add(1) {
             return Err(AuthError::WrongNonce);
         }
-        let (len, expected) = (reply.connection_secret.len(), if secure { SECURE_SECRET_LEN } else { 0 });
+        let (len, expected) =
+            (reply.connection_secret.len(), if secure { SECURE_SECRET_LEN } else { 0 });
         if len != expected {
             return Err(AuthError::ConnectionSecret { len, expected });
         }

@@ -1,7 +1,7 @@
 //! The table of users, with the semantics of `ceph auth …`.
 //!
-//! Pure: each operation gives its result or an error with Ceph's words and errno; the caller decides about
-//! formats and makes the change durable. Capabilities are checked before they get in.
+//! Pure: each operation gives its result or an error with Ceph's words and errno; the caller
+//! decides about formats and makes the change durable. Capabilities are checked before they get in.
 
 use crate::caps::{self, CapsError};
 use crate::entity::EntityId;
@@ -13,10 +13,11 @@ use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_types::errno::{EINVAL, ENOENT, ENOSPC};
 use std::collections::BTreeMap;
 
-/// Bytes, about, that the table may have for [`AuthDb::get_or_create`] to add to it: some 20,000 users. Monitors agree on all of it at
-/// once, and take 8 MiB.
+/// Bytes, about, that the table may have for [`AuthDb::get_or_create`] to add to it: some 20,000
+/// users. Monitors agree on all of it at once, and take 8 MiB.
 pub const MADE_MAX: usize = 4 << 20;
-/// The same for what only administrators do: whoever makes users with a bootstrap key leaves them room.
+/// The same for what only administrators do: whoever makes users with a bootstrap key leaves them
+/// room.
 pub const TABLE_MAX: usize = 6 << 20;
 
 /// Capabilities by service (`mon`, `osd`, `mgr`, `mds`).
@@ -102,7 +103,9 @@ pub enum DbError {
     #[error("entity {0} does not exist")]
     NoEntity(EntityId),
     /// There are so many users that no more are added in this way.
-    #[error("there are {users} users, in more than {most} bytes: none is added before some are removed")]
+    #[error(
+        "there are {users} users, in more than {most} bytes: none is added before some are removed"
+    )]
     Full {
         /// So many.
         users: usize,
@@ -118,7 +121,11 @@ impl DbError {
     /// The errno of the command, positive.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NotFound(_) | Self::DontHave(_) | Self::NoEntry(_) | Self::NoEntity(_) | Self::NoPending(_) => ENOENT,
+            Self::NotFound(_)
+            | Self::DontHave(_)
+            | Self::NoEntry(_)
+            | Self::NoEntity(_)
+            | Self::NoPending(_) => ENOENT,
             Self::Full { .. } => ENOSPC,
             _ => EINVAL,
         }
@@ -128,7 +135,8 @@ impl DbError {
 impl User {
     /// Bytes of it in the table, about.
     fn bytes(&self, entity: &EntityId) -> usize {
-        128 + entity.id().len() + self.caps.iter().map(|(service, text)| 16 + service.len() + text.len()).sum::<usize>()
+        128 + entity.id().len()
+            + self.caps.iter().map(|(service, text)| 16 + service.len() + text.len()).sum::<usize>()
     }
 }
 
@@ -210,8 +218,8 @@ impl AuthDb {
         self.get(entity).map(|u| &u.key).ok_or_else(|| DbError::DontHave(entity.clone()))
     }
 
-    /// `auth get-or-create`: the user if it has every capability in `wanted`, a new one with `new_key` if there
-    /// is none.
+    /// `auth get-or-create`: the user if it has every capability in `wanted`, a new one with
+    /// `new_key` if there is none.
     ///
     /// # Errors
     /// [`DbError::CapMismatch`], [`DbError::Full`].
@@ -222,7 +230,8 @@ impl AuthDb {
         new_key: CryptoKey,
     ) -> Result<&User, DbError> {
         if let Some(user) = self.users.get(entity)
-            && let Some(service) = wanted.iter().find(|(s, c)| user.caps.get(*s) != Some(c)).map(|(s, _)| s.clone())
+            && let Some(service) =
+                wanted.iter().find(|(s, c)| user.caps.get(*s) != Some(c)).map(|(s, _)| s.clone())
         {
             return Err(DbError::CapMismatch { entity: entity.clone(), service });
         }
@@ -236,11 +245,13 @@ impl AuthDb {
         }))
     }
 
-    /// `auth add`: a new user, with the key (and the capabilities, which are not judged) of `keyring` if that is not empty.
-    /// Tells whether anything changed: adding again what is there is no error.
+    /// `auth add`: a new user, with the key (and the capabilities, which are not judged) of
+    /// `keyring` if that is not empty. Tells whether anything changed: adding again what is there
+    /// is no error.
     ///
     /// # Errors
-    /// [`DbError::Keyring`], [`DbError::NotInKeyring`], [`DbError::CapsTwice`], `Exists…`, [`DbError::Full`].
+    /// [`DbError::Keyring`], [`DbError::NotInKeyring`], [`DbError::CapsTwice`], `Exists…`,
+    /// [`DbError::Full`].
     pub fn add(
         &mut self,
         entity: &EntityId,
@@ -265,7 +276,9 @@ impl AuthDb {
             if old.caps.len() != caps.len() {
                 return Err(DbError::ExistsOtherCaps(entity.clone()));
             }
-            if let Some(service) = caps.iter().find(|(s, c)| old.caps.get(*s) != Some(c)).map(|(s, _)| s.clone()) {
+            if let Some(service) =
+                caps.iter().find(|(s, c)| old.caps.get(*s) != Some(c)).map(|(s, _)| s.clone())
+            {
                 return Err(DbError::ExistsOtherCap { entity: entity.clone(), service });
             }
             if key.is_some_and(|k| k != old.key) {
@@ -302,10 +315,12 @@ impl AuthDb {
         there
     }
 
-    /// `auth import`: all sections of a keyring, each with a key and capabilities, which are not judged; all or nothing.
+    /// `auth import`: all sections of a keyring, each with a key and capabilities, which are not
+    /// judged; all or nothing.
     ///
     /// # Errors
-    /// [`DbError::NoData`], [`DbError::Keyring`], [`DbError::NoCaps`], [`DbError::Caps`], [`DbError::Full`].
+    /// [`DbError::NoData`], [`DbError::Keyring`], [`DbError::NoCaps`], [`DbError::Caps`],
+    /// [`DbError::Full`].
     pub fn import(&mut self, keyring: &[u8]) -> Result<(), DbError> {
         if keyring.is_empty() {
             return Err(DbError::NoData);
@@ -313,9 +328,12 @@ impl AuthDb {
         let sections = keyring::parse(keyring)?;
         let mut users = Vec::with_capacity(sections.len());
         for (entity, section) in sections {
-            let (Some(key), false) = (section.key, section.caps.is_empty()) else { return Err(DbError::NoCaps) };
+            let (Some(key), false) = (section.key, section.caps.is_empty()) else {
+                return Err(DbError::NoCaps);
+            };
             bound_all(&section.caps)?;
-            users.push((entity, User { key, pending_key: section.pending_key, caps: section.caps }));
+            users
+                .push((entity, User { key, pending_key: section.pending_key, caps: section.caps }));
         }
         let mut all = self.clone();
         for (entity, user) in users {
@@ -338,11 +356,16 @@ impl AuthDb {
         Ok(user)
     }
 
-    /// `auth get-or-create-pending`: a second key that is good beside the first, which it replaces when used.
+    /// `auth get-or-create-pending`: a second key that is good beside the first, which it replaces
+    /// when used.
     ///
     /// # Errors
     /// [`DbError::NoEntity`].
-    pub fn get_or_create_pending(&mut self, entity: &EntityId, key: CryptoKey) -> Result<&User, DbError> {
+    pub fn get_or_create_pending(
+        &mut self,
+        entity: &EntityId,
+        key: CryptoKey,
+    ) -> Result<&User, DbError> {
         let user = self.users.get_mut(entity).ok_or_else(|| DbError::NoEntity(entity.clone()))?;
         if user.pending_key.is_none() {
             user.pending_key = Some(key);
@@ -374,21 +397,30 @@ impl AuthDb {
         Ok(())
     }
 
-    /// Who still has a key that is not `aes256k`: our daemons, then clients, among them daemons of Ceph's.
+    /// Who still has a key that is not `aes256k`: our daemons, then clients, among them daemons of
+    /// Ceph's.
     pub fn weak_keys(&self) -> (Vec<&EntityId>, Vec<&EntityId>) {
-        let weak = self.users.iter().filter(|(_, u)| u.key.key_type() != KeyType::Aes256k).map(|(e, _)| e);
+        let weak =
+            self.users.iter().filter(|(_, u)| u.key.key_type() != KeyType::Aes256k).map(|(e, _)| e);
         weak.partition(|e| e.is_own_daemon())
     }
 
-    /// What health says about them, in the words of Ceph 20.2.4: check, severity is an error, summary, details.
+    /// What health says about them, in the words of Ceph 20.2.4: check, severity is an error,
+    /// summary, details.
     pub fn weak_key_checks(&self) -> Vec<WeakKeys> {
         let (daemons, clients) = self.weak_keys();
         let check = |code, error, kind: &str, of: Vec<&EntityId>| {
             let n = of.len();
             let noun = if n == 1 { "entity" } else { "entities" };
             let types = if n == 1 { "an insecure key type" } else { "insecure key types" };
-            let detail = of.iter().map(|e| format!("entity {e} using insecure key type: aes")).collect();
-            (n > 0).then(|| WeakKeys { code, error, summary: format!("{n} auth {kind} {noun} with {types}"), detail })
+            let detail =
+                of.iter().map(|e| format!("entity {e} using insecure key type: aes")).collect();
+            (n > 0).then(|| WeakKeys {
+                code,
+                error,
+                summary: format!("{n} auth {kind} {noun} with {types}"),
+                detail,
+            })
         };
         [
             check("AUTH_INSECURE_SERVICE_KEY_TYPE", true, "service", daemons),
@@ -443,9 +475,10 @@ pub struct WeakKeys {
     pub detail: Vec<String>,
 }
 
-/// Capabilities of a keyring are kept as they stand there, as Ceph keeps them: they come from another cluster or an older tool, say
-/// `caps mds = ""` or name a service that is not known, and one of them must not stop the users of the whole file. What cannot be read
-/// grants nothing when its user comes. Only their length is bounded.
+/// Capabilities of a keyring are kept as they stand there, as Ceph keeps them: they come from
+/// another cluster or an older tool, say `caps mds = ""` or name a service that is not known, and
+/// one of them must not stop the users of the whole file. What cannot be read grants nothing when
+/// its user comes. Only their length is bounded.
 fn bound_all(caps: &CapsByService) -> Result<(), DbError> {
     Ok(caps.values().try_for_each(|text| caps::bound(text))?)
 }
@@ -524,20 +557,35 @@ mod tests {
     #[test]
     fn get_or_create_does_as_a_real_monitor_did() {
         let mut db = AuthDb::default();
-        let caps = caps_of_words(&words(&["mon", "allow r", "osd", "allow rw pool=\"a b\""])).unwrap();
+        let caps =
+            caps_of_words(&words(&["mon", "allow r", "osd", "allow rw pool=\"a b\""])).unwrap();
         let a = id("client.a");
         let made = db.get_or_create(&a, caps, new_key(KeyType::Aes)).unwrap().clone();
-        let e = db.get_or_create(&a, caps_of_words(&words(&["mon", "allow rw"])).unwrap(), new_key(KeyType::Aes256k));
+        let e = db.get_or_create(
+            &a,
+            caps_of_words(&words(&["mon", "allow rw"])).unwrap(),
+            new_key(KeyType::Aes256k),
+        );
         let e = e.unwrap_err();
-        assert_eq!((e.errno(), e.to_string().as_str()), (EINVAL, "key for client.a exists but cap mon does not match"));
-        let same = db.get_or_create(&a, caps_of_words(&words(&["mon", "allow r"])).unwrap(), new_key(KeyType::Aes256k));
+        assert_eq!(
+            (e.errno(), e.to_string().as_str()),
+            (EINVAL, "key for client.a exists but cap mon does not match")
+        );
+        let same = db.get_or_create(
+            &a,
+            caps_of_words(&words(&["mon", "allow r"])).unwrap(),
+            new_key(KeyType::Aes256k),
+        );
         assert_eq!(*same.unwrap(), made);
         assert_eq!(db.version(), 1);
         assert_eq!(
             caps_of_words(&words(&["mon"])).unwrap_err().to_string(),
             "bad capabilities request; odd number of arguments"
         );
-        assert_eq!(caps_of_words(&words(&["foo", "allow r"])).unwrap_err().to_string(), "unknown cap type 'foo'");
+        assert_eq!(
+            caps_of_words(&words(&["foo", "allow r"])).unwrap_err().to_string(),
+            "unknown cap type 'foo'"
+        );
         assert_eq!(
             caps_of_words(&words(&["mon", "allow q"])).unwrap_err().to_string(),
             "mon capability parse failed, stopped at 'allow q' of 'allow q'"
@@ -559,7 +607,10 @@ mod tests {
             "entity client.g exists but cap mon does not match"
         );
         let ring = format!("[client.e]\nkey = {KEY}\ncaps mon = \"allow r\"\n");
-        assert_eq!(text(db.add(&g, caps(&[]), ring.as_bytes(), k())), "key for client.g not found in provided keyring");
+        assert_eq!(
+            text(db.add(&g, caps(&[]), ring.as_bytes(), k())),
+            "key for client.g not found in provided keyring"
+        );
         let e = id("client.e");
         assert_eq!(
             text(db.add(&e, caps(&["mon", "allow r"]), ring.as_bytes(), k())),
@@ -567,10 +618,16 @@ mod tests {
         );
         assert_eq!(db.add(&e, caps(&[]), ring.as_bytes(), k()), Ok(true));
         assert_eq!(*db.key(&e).unwrap().to_base64(), KEY);
-        assert_eq!(db.set_caps(&id("client.no"), caps(&[])).unwrap_err().to_string(), "couldn't find entry client.no");
+        assert_eq!(
+            db.set_caps(&id("client.no"), caps(&[])).unwrap_err().to_string(),
+            "couldn't find entry client.no"
+        );
         assert_eq!(db.import(b"").unwrap_err().to_string(), "auth import: no data supplied");
         let nocaps = format!("[client.f]\nkey = {KEY}\n");
-        assert_eq!(db.import(nocaps.as_bytes()).unwrap_err().to_string(), "auth import: no caps supplied");
+        assert_eq!(
+            db.import(nocaps.as_bytes()).unwrap_err().to_string(),
+            "auth import: no caps supplied"
+        );
         assert!(db.get(&id("client.f")).is_none());
         db.rotate(&e, new_key(KeyType::Aes256k)).unwrap();
         assert_ne!(*db.key(&e).unwrap().to_base64(), KEY);
@@ -579,7 +636,8 @@ mod tests {
         assert_eq!(db.key(&e).unwrap_err().to_string(), "don't have client.e");
     }
 
-    /// From another cluster or an old tool come capabilities that are empty, cannot be read, or are of no service: they are kept as they are.
+    /// From another cluster or an old tool come capabilities that are empty, cannot be read, or are
+    /// of no service: they are kept as they are.
     #[test]
     fn capabilities_of_a_keyring_are_kept_as_they_stand_there() {
         let mut db = AuthDb::default();
@@ -588,7 +646,9 @@ mod tests {
              [client.b]\n\tkey = {KEY}\n\tcaps osd = \"allow rq\"\n\tcaps xyz = \"allow\"\n"
         );
         db.import(ring.as_bytes()).unwrap();
-        let caps = |db: &AuthDb, name: &str| user_json(&id(name), db.get(&id(name)).unwrap())["caps"].to_string();
+        let caps = |db: &AuthDb, name: &str| {
+            user_json(&id(name), db.get(&id(name)).unwrap())["caps"].to_string()
+        };
         assert_eq!(caps(&db, "client.a"), r#"{"mds":"","mon":"allow r"}"#);
         assert_eq!(caps(&db, "client.b"), r#"{"osd":"allow rq","xyz":"allow"}"#);
         // What was exported is imported again.
@@ -596,12 +656,18 @@ mod tests {
         assert_eq!(caps(&db, "client.b"), r#"{"osd":"allow rq","xyz":"allow"}"#);
         let mut other = AuthDb::default();
         for name in ["client.a", "client.b"] {
-            assert_eq!(other.add(&id(name), BTreeMap::new(), ring.as_bytes(), new_key(KeyType::Aes)), Ok(true));
+            assert_eq!(
+                other.add(&id(name), BTreeMap::new(), ring.as_bytes(), new_key(KeyType::Aes)),
+                Ok(true)
+            );
             assert_eq!(caps(&other, name), caps(&db, name));
         }
         db.set_caps(&id("client.b"), BTreeMap::new()).unwrap();
         assert_eq!(caps(&db, "client.b"), "{}");
-        let long = format!("[client.c]\n\tkey = {KEY}\n\tcaps mon = \"{}\"\n", "r".repeat(caps::MAX_TEXT + 1));
+        let long = format!(
+            "[client.c]\n\tkey = {KEY}\n\tcaps mon = \"{}\"\n",
+            "r".repeat(caps::MAX_TEXT + 1)
+        );
         assert_eq!(db.import(long.as_bytes()).unwrap_err().errno(), EINVAL);
         assert!(db.get(&id("client.c")).is_none());
     }
@@ -648,16 +714,20 @@ mod tests {
     #[test]
     fn lists_look_as_cephs() {
         let mut db = AuthDb::default();
-        let user = |caps| User { key: CryptoKey::from_base64(KEY).unwrap(), pending_key: None, caps };
+        let user =
+            |caps| User { key: CryptoKey::from_base64(KEY).unwrap(), pending_key: None, caps };
         db.put(
             id("client.a"),
-            user(caps_of_words(&words(&["mon", "allow r", "osd", "allow rw pool=\"a b\""])).unwrap()),
+            user(
+                caps_of_words(&words(&["mon", "allow r", "osd", "allow rw pool=\"a b\""])).unwrap(),
+            ),
         );
         db.put(id("osd.0"), user(BTreeMap::new()));
         assert_eq!(
             db.list_text(),
             format!(
-                "osd.0\n\tkey: {KEY}\nclient.a\n\tkey: {KEY}\n\tcaps: [mon] allow r\n\tcaps: [osd] allow rw pool=\"a b\"\n"
+                "osd.0\n\tkey: {KEY}\nclient.a\n\tkey: {KEY}\n\tcaps: [mon] allow r\n\tcaps: [osd] \
+                    allow rw pool=\"a b\"\n"
             )
         );
         assert_eq!(

@@ -20,8 +20,8 @@ impl EntityId {
     /// A name of its two parts.
     ///
     /// # Errors
-    /// [`AuthError::BadName`]: an id of more than 250 bytes, or with control characters or brackets,
-    /// which no keyring file could hold.
+    /// [`AuthError::BadName`]: an id of more than 250 bytes, or with control characters or
+    /// brackets, which no keyring file could hold.
     pub fn new(kind: EntityType, id: &str) -> Result<Self, AuthError> {
         if id.len() > MAX_ID || id.chars().any(|c| c.is_control() || matches!(c, '[' | ']')) {
             let shown: String = id.chars().filter(|c| !c.is_control()).take(60).collect();
@@ -84,7 +84,10 @@ impl Decode for EntityId {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let number = d.u32()?;
         let bad = |value: i64| DecodeError::Value { what: "entity type", value };
-        let kind = u8::try_from(number).ok().and_then(EntityType::from_wire).ok_or_else(|| bad(i64::from(number)))?;
+        let kind = u8::try_from(number)
+            .ok()
+            .and_then(EntityType::from_wire)
+            .ok_or_else(|| bad(i64::from(number)))?;
         Self::new(kind, d.str()?).map_err(|_| DecodeError::Value { what: "entity id", value: 0 })
     }
 }

@@ -219,6 +219,9 @@ pub fn check_method(method: u32, allow_none: bool) -> Result<(), AuthError> {
     match method {
         METHOD_CEPHX if !allow_none => Ok(()),
         METHOD_NONE if allow_none => Ok(()),
-        _ => Err(AuthError::Method { method, allowed: vec![if allow_none { METHOD_NONE } else { METHOD_CEPHX }] }),
+        _ => Err(AuthError::Method {
+            method,
+            allowed: vec![if allow_none { METHOD_NONE } else { METHOD_CEPHX }],
+        }),
     }
 }

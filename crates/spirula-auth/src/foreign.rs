@@ -1,9 +1,11 @@
-//! Tickets and service keys in Ceph's own form, for services whose daemons are Ceph's: metadata servers.
+//! Tickets and service keys in Ceph's own form, for services whose daemons are Ceph's: metadata
+//! servers.
 //!
-//! Such a daemon opens the tickets of its clients itself, with keys that it fetches from the monitors. So both have Ceph's form: the
-//! ticket is encrypted with `aes` (AES-128-CBC) and has no integrity of its own (CVE-2025-30156), which daemons of 16.2 and 18.2 know
-//! no better. That weakness ends at this service: its key is derived from the service's own 32 bytes, of which nothing follows about any
-//! other, and no daemon of ours opens such a ticket.
+//! Such a daemon opens the tickets of its clients itself, with keys that it fetches from the
+//! monitors. So both have Ceph's form: the ticket is encrypted with `aes` (AES-128-CBC) and has no
+//! integrity of its own (CVE-2025-30156), which daemons of 16.2 and 18.2 know no better. That
+//! weakness ends at this service: its key is derived from the service's own 32 bytes, of which
+//! nothing follows about any other, and no daemon of ours opens such a ticket.
 
 use crate::entity::Service;
 use crate::entropy::Entropy;
@@ -55,7 +57,9 @@ pub(crate) fn seal(
         o.put(&ticket.session_key);
     });
     match blob.len() {
-        len if len > MAX_TICKET => Err(AuthError::Oversize { what: "ticket", len, max: MAX_TICKET }),
+        len if len > MAX_TICKET => {
+            Err(AuthError::Oversize { what: "ticket", len, max: MAX_TICKET })
+        }
         _ => Ok(TicketBlob { secret_id, blob }),
     }
 }
@@ -93,7 +97,8 @@ mod tests {
         }
     }
 
-    /// The form that `ceph-mds` 16.2 reads: {1, ticket v2 {name, global id, −1, times, caps {1, 0, blob of a text}, flags}, key}.
+    /// The form that `ceph-mds` 16.2 reads: {1, ticket v2 {name, global id, −1, times, caps {1, 0,
+    /// blob of a text}, flags}, key}.
     #[test]
     fn a_ticket_for_a_metadata_server_has_cephs_form() {
         let draw = &mut seeded(1);
@@ -101,9 +106,17 @@ mod tests {
         let session_key = CryptoKey::generate(KeyType::Aes, UTime::ZERO, draw);
         let (created, expires) = (UTime { sec: 5, nsec: 6 }, UTime { sec: 7, nsec: 8 });
         let entity = "client.x".parse().unwrap();
-        let t = Ticket { entity, global_id: 4711, created, expires, session_key, caps: "allow *".into() };
+        let t = Ticket {
+            entity,
+            global_id: 4711,
+            created,
+            expires,
+            session_key,
+            caps: "allow *".into(),
+        };
         let sealed = seal(&t, 9, &key, draw).unwrap();
-        let plain = wire::open(&aes_key(&key).unwrap(), Usage::TicketBlob, "ticket", &sealed.blob).unwrap();
+        let plain =
+            wire::open(&aes_key(&key).unwrap(), Usage::TicketBlob, "ticket", &sealed.blob).unwrap();
         let d = &mut Decoder::new(&plain);
         assert_eq!((d.u8().unwrap(), d.u8().unwrap()), (1, 2));
         assert_eq!((d.u32().unwrap(), d.blob().unwrap()), (8, &b"x"[..]));

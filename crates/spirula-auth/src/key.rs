@@ -141,10 +141,13 @@ impl CryptoKey {
     /// # Errors
     /// [`AuthError::BadKey`] if the length is not the type's.
     pub fn new(key_type: KeyType, created: UTime, secret: &[u8]) -> Result<Self, AuthError> {
-        const LENGTH: AuthError = AuthError::BadKey("its secret is not as long as its type demands");
+        const LENGTH: AuthError =
+            AuthError::BadKey("its secret is not as long as its type demands");
         let secret = match key_type {
             KeyType::Aes => Secret::Aes(Zeroizing::new(secret.try_into().map_err(|_| LENGTH)?)),
-            KeyType::Aes256k => Secret::Aes256k(Zeroizing::new(secret.try_into().map_err(|_| LENGTH)?)),
+            KeyType::Aes256k => {
+                Secret::Aes256k(Zeroizing::new(secret.try_into().map_err(|_| LENGTH)?))
+            }
         };
         Ok(Self { created, secret })
     }
@@ -163,7 +166,8 @@ impl CryptoKey {
     /// # Errors
     /// [`AuthError::BadKey`], [`AuthError::UnknownKeyType`].
     pub fn from_base64(text: &str) -> Result<Self, AuthError> {
-        let bytes = Zeroizing::new(base64::decode(text).ok_or(AuthError::BadKey("it is not base64"))?);
+        let bytes =
+            Zeroizing::new(base64::decode(text).ok_or(AuthError::BadKey("it is not base64"))?);
         let mut d = Decoder::new(&bytes);
         let parts = (|| Ok::<_, DecodeError>((d.u16()?, d.get::<UTime>()?, d.u16()?)))();
         let (number, created, len) = parts.map_err(|_| AuthError::BadKey("it is too short"))?;
@@ -209,7 +213,8 @@ impl CryptoKey {
         }
     }
 
-    /// Decrypts; `None` if it does not come from this key (and usage). With `aes` some damage passes.
+    /// Decrypts; `None` if it does not come from this key (and usage). With `aes` some damage
+    /// passes.
     pub fn decrypt(&self, usage: Usage, cipher: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         match &self.secret {
             Secret::Aes(s) => cbc::decrypt(s, cipher),
@@ -275,7 +280,10 @@ mod tests {
         let text = key.to_base64();
         assert_eq!(&text[..2], "Ag");
         assert_eq!(CryptoKey::from_base64(&text).unwrap(), key);
-        assert_eq!(spirula_encoding::from_slice::<CryptoKey>(&spirula_encoding::to_vec(&key)).unwrap(), key);
+        assert_eq!(
+            spirula_encoding::from_slice::<CryptoKey>(&spirula_encoding::to_vec(&key)).unwrap(),
+            key
+        );
     }
 
     #[test]
@@ -283,7 +291,10 @@ mod tests {
         let key = CryptoKey::from_base64(ADMIN).unwrap();
         let bytes = spirula_encoding::to_vec(&key);
         let of = |b: &[u8]| CryptoKey::from_base64(&base64::encode(b)).unwrap_err().to_string();
-        assert_eq!(CryptoKey::from_base64("??").unwrap_err().to_string(), "bad key: it is not base64");
+        assert_eq!(
+            CryptoKey::from_base64("??").unwrap_err().to_string(),
+            "bad key: it is not base64"
+        );
         assert_eq!(of(&bytes[..9]), "bad key: it is too short");
         assert_eq!(of(&bytes[..20]), "bad key: it is cut off");
         assert_eq!(of(&[&bytes[..], &[0]].concat()), "bad key: bytes follow its end");

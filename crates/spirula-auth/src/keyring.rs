@@ -1,8 +1,8 @@
 //! Keyring files: sections `[entity]` with `key = …`, `caps SERVICE = "…"`.
 //!
-//! Prints as `ceph-authtool` of 16.2 does, byte for byte, and reads what it reads: comments after `#` or
-//! `;`, values in single or double quotes, `\` escapes, lines continued by `\`, `caps_mon` for `caps mon`. What
-//! cannot be read is refused with the number of its line.
+//! Prints as `ceph-authtool` of 16.2 does, byte for byte, and reads what it reads: comments after
+//! `#` or `;`, values in single or double quotes, `\` escapes, lines continued by `\`, `caps_mon`
+//! for `caps mon`. What cannot be read is refused with the number of its line.
 
 use crate::db::User;
 use crate::entity::EntityId;
@@ -95,10 +95,15 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<EntityId, Section>, KeyringError> 
             continue;
         }
         if let Some(section) = line.strip_prefix('[') {
-            let name =
-                section.split_once(']').filter(|(_, rest)| is_comment(rest)).ok_or(KeyringError::Line(number))?.0;
-            let entity: EntityId =
-                name.trim().parse().map_err(|source| KeyringError::Section { line: number, source })?;
+            let name = section
+                .split_once(']')
+                .filter(|(_, rest)| is_comment(rest))
+                .ok_or(KeyringError::Line(number))?
+                .0;
+            let entity: EntityId = name
+                .trim()
+                .parse()
+                .map_err(|source| KeyringError::Section { line: number, source })?;
             out.entry(entity.clone()).or_default();
             at = Some(entity);
             continue;
@@ -107,8 +112,14 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<EntityId, Section>, KeyringError> 
         let entity = at.as_ref().ok_or(KeyringError::NoSection(number))?;
         let value = unquote(value, number)?;
         let section = out.entry(entity.clone()).or_default();
-        let key = || CryptoKey::from_base64(&value).map_err(|source| KeyringError::Key { line: number, source });
-        let name = name.split(|c: char| c.is_whitespace() || c == '_').filter(|w| !w.is_empty()).collect::<Vec<_>>();
+        let key = || {
+            CryptoKey::from_base64(&value)
+                .map_err(|source| KeyringError::Key { line: number, source })
+        };
+        let name = name
+            .split(|c: char| c.is_whitespace() || c == '_')
+            .filter(|w| !w.is_empty())
+            .collect::<Vec<_>>();
         match name.as_slice() {
             ["key"] => section.key = Some(key()?),
             ["pending", "key"] => section.pending_key = Some(key()?),
@@ -118,7 +129,11 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<EntityId, Section>, KeyringError> 
             // From before Luminous; means nothing any more.
             ["auid"] => {}
             other => {
-                return Err(KeyringError::Modifier { line: number, entity: entity.clone(), name: other.join(" ") });
+                return Err(KeyringError::Modifier {
+                    line: number,
+                    entity: entity.clone(),
+                    name: other.join(" "),
+                });
             }
         }
     }
@@ -143,7 +158,11 @@ fn unquote(text: &str, line: usize) -> Result<String, KeyringError> {
         match (quote, c) {
             (_, '\\') => out.extend(chars.next()),
             (Some(q), c) if c == q => {
-                return if is_comment(chars.as_str()) { Ok(out) } else { Err(KeyringError::Line(line)) };
+                return if is_comment(chars.as_str()) {
+                    Ok(out)
+                } else {
+                    Err(KeyringError::Line(line))
+                };
             }
             (None, '#' | ';') => return Ok(out.trim_end().to_owned()),
             (_, c) => out.push(c),
@@ -180,7 +199,8 @@ mod tests {
     #[test]
     fn what_ceph_authtool_wrote_reads_and_prints_the_same() {
         let text = format!(
-            "[client.x]\n\tkey = {KEY}\n\tcaps mon = \"allow command 'x y'\"\n\tcaps osd = \"allow rw pool=\\\"a b\\\"\"\n"
+            "[client.x]\n\tkey = {KEY}\n\tcaps mon = \"allow command 'x y'\"\n\tcaps osd = \"allow \
+                rw pool=\\\"a b\\\"\"\n"
         );
         let read = parse(text.as_bytes()).unwrap();
         let (entity, s) = read.into_iter().next().unwrap();
@@ -192,9 +212,14 @@ mod tests {
 
     #[test]
     fn lenient_forms_read_as_ceph_reads_them() {
-        let s = one(&format!("[client.x]\nkey = {KEY}\ncaps mon = allow r # c\ncaps osd=allow w ; z\n"));
+        let s = one(&format!(
+            "[client.x]\nkey = {KEY}\ncaps mon = allow r # c\ncaps osd=allow w ; z\n"
+        ));
         assert_eq!((s.caps["mon"].as_str(), s.caps["osd"].as_str()), ("allow r", "allow w"));
-        assert_eq!(one(&format!("[client.x]\n\tcaps_mon = \"allow r\"\n  key={KEY}")).caps["mon"], "allow r");
+        assert_eq!(
+            one(&format!("[client.x]\n\tcaps_mon = \"allow r\"\n  key={KEY}")).caps["mon"],
+            "allow r"
+        );
         assert_eq!(one("[client.x]\ncaps mon = allow\\\n r\n").caps["mon"], "allow r");
         assert_eq!(one("[client.x]\ncaps mon = 'allow r'\n").caps["mon"], "allow r");
         assert_eq!(one("[client.x] # me\nauid = 3\n").key, None);
@@ -216,6 +241,9 @@ mod tests {
             assert_eq!(parse(text.as_bytes()).unwrap_err().to_string(), error);
         }
         assert_eq!(parse(&[0xff]), Err(KeyringError::NotText));
-        assert_eq!(parse(&vec![b'#'; MAX_KEYRING + 1]), Err(KeyringError::TooLong(MAX_KEYRING + 1)));
+        assert_eq!(
+            parse(&vec![b'#'; MAX_KEYRING + 1]),
+            Err(KeyringError::TooLong(MAX_KEYRING + 1))
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! AES256-CTS-HMAC-SHA384-192 (RFC 8009): key type `aes256k`.
 //!
-//! Encryption is CBC with cipher text stealing (CS3: the last two blocks always change places) over a
-//! random 16-byte confounder and the plain text, initial vector zero; then HMAC-SHA-384 over the vector
-//! and the cipher text, cut to 24 bytes. Both keys are derived from the base key and a usage number, so
-//! that what was encrypted for one purpose opens for no other.
+//! Encryption is CBC with cipher text stealing (CS3: the last two blocks always change places) over
+//! a random 16-byte confounder and the plain text, initial vector zero; then HMAC-SHA-384 over the
+//! vector and the cipher text, cut to 24 bytes. Both keys are derived from the base key and a usage
+//! number, so that what was encrypted for one purpose opens for no other.
 
 use aes::Aes256;
 use cbc::cipher::{BlockDecryptMut, BlockEncryptMut, KeyIvInit};
@@ -39,7 +39,12 @@ fn mac(base: &[u8; KEY_LEN], usage: u32, cipher: &[u8]) -> hmac::Tag {
 }
 
 /// Encrypts `plain` for `usage`. The confounder must be fresh random bytes.
-pub(crate) fn encrypt(base: &[u8; KEY_LEN], usage: u32, confounder: [u8; CONFOUNDER], plain: &[u8]) -> Vec<u8> {
+pub(crate) fn encrypt(
+    base: &[u8; KEY_LEN],
+    usage: u32,
+    confounder: [u8; CONFOUNDER],
+    plain: &[u8],
+) -> Vec<u8> {
     let ke = derive::<32>(base, usage, 0xaa);
     let len = CONFOUNDER + plain.len();
     let mut out = Vec::with_capacity(len.next_multiple_of(BLOCK) + MAC);
@@ -91,7 +96,8 @@ pub(crate) fn decrypt(base: &[u8; KEY_LEN], usage: u32, sealed: &[u8]) -> Option
         let mut last = [0; BLOCK];
         last.copy_from_slice(whole);
         let mut before = last;
-        cbc::Decryptor::<Aes256>::new((&*ke).into(), &[0; BLOCK].into()).decrypt_block_mut((&mut before).into());
+        cbc::Decryptor::<Aes256>::new((&*ke).into(), &[0; BLOCK].into())
+            .decrypt_block_mut((&mut before).into());
         for (to, from) in before.iter_mut().zip(piece.iter()) {
             *to = *from;
         }
@@ -124,12 +130,18 @@ mod tests {
     #[test]
     fn keys_derive_as_in_the_rfc() {
         let base: [u8; 32] = hex(BASE).try_into().unwrap();
-        assert_eq!(derive::<24>(&base, 2, 0x99).as_slice(), hex("EF5718BE86CC84963D8BBB5031E9F5C4BA41F28FAF69E73D"));
+        assert_eq!(
+            derive::<24>(&base, 2, 0x99).as_slice(),
+            hex("EF5718BE86CC84963D8BBB5031E9F5C4BA41F28FAF69E73D")
+        );
         assert_eq!(
             derive::<32>(&base, 2, 0xaa).as_slice(),
             hex("56AB22BEE63D82D7BC5227F6773F8EA7A5EB1C825160C38312980C442E5C7E49")
         );
-        assert_eq!(derive::<24>(&base, 2, 0x55).as_slice(), hex("69B16514E3CD8E56B82010D5C73012B622C4D00FFC23ED1F"));
+        assert_eq!(
+            derive::<24>(&base, 2, 0x55).as_slice(),
+            hex("69B16514E3CD8E56B82010D5C73012B622C4D00FFC23ED1F")
+        );
     }
 
     #[test]

@@ -11,13 +11,14 @@
 //! * [`caps`] — Ceph's capability grammar for mon, osd, mgr and mds, and the decisions;
 //! * [`db`] — the table of users with the semantics of `ceph auth …`.
 //!
-//! Pure: no clock, no I/O, no randomness. Time is a [`UTime`](spirula_encoding::UTime) argument, random bytes come from
-//! an [`Entropy`] argument. All payloads are plain bytes; the messenger carries them and does not look.
-//! Refuses by default: each refusal is its own [`AuthError`] variant, and what leaves the process about
-//! it is one errno, so that a stranger learns nothing.
+//! Pure: no clock, no I/O, no randomness. Time is a [`UTime`](spirula_encoding::UTime) argument,
+//! random bytes come from an [`Entropy`] argument. All payloads are plain bytes; the messenger
+//! carries them and does not look. Refuses by default: each refusal is its own [`AuthError`]
+//! variant, and what leaves the process about it is one errno, so that a stranger learns nothing.
 //!
-//! Sources: `docs/protocol/README.md` §3 and `tests/data/vectors/cephx` (Ceph 16.2.15); RFC 8009; for `aes256k`
-//! the key type and usage numbers of Ceph 20.2.4 and Linux 7.0 (`net/ceph/auth_x_protocol.h`).
+//! Sources: `docs/protocol/README.md` §3 and `tests/data/vectors/cephx` (Ceph 16.2.15); RFC 8009;
+//! for `aes256k` the key type and usage numbers of Ceph 20.2.4 and Linux 7.0
+//! (`net/ceph/auth_x_protocol.h`).
 
 mod base64;
 pub mod caps;

@@ -1,14 +1,14 @@
 //! The monitor's side of cephx.
 //!
 //! Over msgr2: the first AUTH_REQUEST names an entity, [`Exchange::start`] gives the challenge for
-//! AUTH_REPLY_MORE; AUTH_REQUEST_MORE proves the key, [`Exchange::finish`] gives AUTH_DONE's payload, the session
-//! key and the connection secret. Later the client renews tickets with MAuth messages on the open session:
-//! [`Session::handle`].
+//! AUTH_REPLY_MORE; AUTH_REQUEST_MORE proves the key, [`Exchange::finish`] gives AUTH_DONE's
+//! payload, the session key and the connection secret. Later the client renews tickets with MAuth
+//! messages on the open session: [`Session::handle`].
 //!
-//! A challenge is answered once. A global id is handed out anew, or reclaimed with exactly the ticket that came
-//! with it (same entity, same id, not expired: CVE-2021-20288; there is no option to allow less). Daemons must have
-//! `aes256k` keys; clients whatever the policy allows. What fails says why in [`AuthError`]; the peer
-//! gets one errno.
+//! A challenge is answered once. A global id is handed out anew, or reclaimed with exactly the
+//! ticket that came with it (same entity, same id, not expired: CVE-2021-20288; there is no option
+//! to allow less). Daemons must have `aes256k` keys; clients whatever the policy allows. What fails
+//! says why in [`AuthError`]; the peer gets one errno.
 
 use crate::db::AuthDb;
 use crate::entity::{EntityId, Service, Services};
@@ -19,8 +19,9 @@ use crate::key::{CryptoKey, KeyType, KeyTypes, Usage};
 use crate::rotating::{Lifetimes, ServiceKeys};
 use crate::ticket::Ticket;
 use crate::wire::{
-    self, Authenticate, Authorize, AuthorizerParts, GET_AUTH_SESSION_KEY, GET_PRINCIPAL_SESSION_KEY, GET_ROTATING_KEY,
-    MAX_PAYLOAD, MonHello, SECURE_SECRET_LEN, ServiceTicket, TicketBlob,
+    self, Authenticate, Authorize, AuthorizerParts, GET_AUTH_SESSION_KEY,
+    GET_PRINCIPAL_SESSION_KEY, GET_ROTATING_KEY, MAX_PAYLOAD, MonHello, SECURE_SECRET_LEN,
+    ServiceTicket, TicketBlob,
 };
 use spirula_encoding::{Decoder, Encoder, UTime};
 use std::collections::BTreeSet;
@@ -52,7 +53,11 @@ impl Policy {
             Some(service) if !foreign::is_foreign(service) => key_type == KeyType::Aes256k,
             _ => self.client_keys.has(key_type),
         };
-        if allowed { Ok(()) } else { Err(AuthError::KeyTypeRefused { entity: entity.clone(), key_type }) }
+        if allowed {
+            Ok(())
+        } else {
+            Err(AuthError::KeyTypeRefused { entity: entity.clone(), key_type })
+        }
     }
 }
 
@@ -93,8 +98,8 @@ pub struct Admitted {
 }
 
 impl Exchange {
-    /// Reads the first payload and draws a challenge. Gives the exchange and the payload of AUTH_REPLY_MORE.
-    /// Whether there is such an entity stays secret until the proof.
+    /// Reads the first payload and draws a challenge. Gives the exchange and the payload of
+    /// AUTH_REPLY_MORE. Whether there is such an entity stays secret until the proof.
     ///
     /// # Errors
     /// [`AuthError::Malformed`], [`AuthError::Mode`], [`AuthError::Oversize`].
@@ -117,8 +122,8 @@ impl Exchange {
     }
 
     /// Checks the proof. `fresh_global_id` gives a number never given out before; it is asked, if
-    /// [`Exchange::wants_global_id`], only when the proof holds, so that nobody uses numbers up who has no key.
-    /// `secure` is the connection's mode.
+    /// [`Exchange::wants_global_id`], only when the proof holds, so that nobody uses numbers up who
+    /// has no key. `secure` is the connection's mode.
     ///
     /// # Errors
     /// Every way of not being who one says; see [`AuthError`]. The exchange is over in any case.
@@ -148,7 +153,8 @@ impl Exchange {
         } else {
             Some(authority.reclaimed(&entity, claimed, &auth.old_ticket)?)
         };
-        let global_id = if wants_new { fresh_global_id().ok_or(AuthError::NoGlobalId)? } else { claimed };
+        let global_id =
+            if wants_new { fresh_global_id().ok_or(AuthError::NoGlobalId)? } else { claimed };
         let mut session = Session {
             entity,
             global_id,
@@ -178,7 +184,8 @@ struct Grant<'a> {
     validity: u32,
 }
 
-/// Tickets as the client gets them: {u8 1, u32 n, n × {service, u8 1, enc{key, validity}, u8, ticket}}.
+/// Tickets as the client gets them: {u8 1, u32 n, n × {service, u8 1, enc{key, validity}, u8,
+/// ticket}}.
 fn write_tickets(
     out: &mut Encoder,
     authority: &Authority<'_>,
@@ -221,7 +228,12 @@ fn write_tickets(
 
 impl Authority<'_> {
     /// The key with which the challenge was answered, and whether it is the pending one.
-    fn proven(&self, entity: &EntityId, challenge: u64, auth: &Authenticate) -> Result<(CryptoKey, bool), AuthError> {
+    fn proven(
+        &self,
+        entity: &EntityId,
+        challenge: u64,
+        auth: &Authenticate,
+    ) -> Result<(CryptoKey, bool), AuthError> {
         let user = self.db.get(entity).ok_or_else(|| AuthError::UnknownEntity(entity.clone()))?;
         let keys = [Some((&user.key, false)), user.pending_key.as_ref().map(|k| (k, true))];
         for (key, pending) in keys.into_iter().flatten() {
@@ -244,7 +256,12 @@ impl Authority<'_> {
     }
 
     /// The old ticket, if it entitles `entity` to `claimed`.
-    fn reclaimed(&self, entity: &EntityId, claimed: u64, old: &TicketBlob) -> Result<Ticket, AuthError> {
+    fn reclaimed(
+        &self,
+        entity: &EntityId,
+        claimed: u64,
+        old: &TicketBlob,
+    ) -> Result<Ticket, AuthError> {
         if old.blob.is_empty() {
             return Err(AuthError::ReclaimWithoutTicket(claimed));
         }
@@ -253,7 +270,10 @@ impl Authority<'_> {
             return Err(AuthError::ReclaimOther { claimed, ticket: ticket.global_id });
         }
         if ticket.entity != *entity {
-            return Err(AuthError::ReclaimStranger { claimer: entity.clone(), owner: ticket.entity });
+            return Err(AuthError::ReclaimStranger {
+                claimer: entity.clone(),
+                owner: ticket.entity,
+            });
         }
         Ok(ticket)
     }
@@ -278,7 +298,11 @@ impl Authority<'_> {
             created: self.now,
             expires: UTime { sec: self.now.sec.saturating_add(validity), nsec: self.now.nsec },
             session_key: CryptoKey::generate(key_type, self.now, entropy),
-            caps: if service == Service::Auth { String::new() } else { self.caps(entity, service)? },
+            caps: if service == Service::Auth {
+                String::new()
+            } else {
+                self.caps(entity, service)?
+            },
         })
     }
 
@@ -294,11 +318,16 @@ impl Authority<'_> {
     ) -> Result<(), AuthError> {
         let mut tickets = Vec::new();
         for service in wanted.iter().filter(|s| *s != Service::Auth) {
-            tickets.push((service, self.ticket(service, entity, global_id, holder.key_type(), entropy)?));
+            tickets.push((
+                service,
+                self.ticket(service, entity, global_id, holder.key_type(), entropy)?,
+            ));
         }
         let validity = self.policy.lifetimes.service;
-        let grants: Vec<_> =
-            tickets.iter().map(|(service, ticket)| Grant { service: *service, ticket, validity }).collect();
+        let grants: Vec<_> = tickets
+            .iter()
+            .map(|(service, ticket)| Grant { service: *service, ticket, validity })
+            .collect();
         write_tickets(out, self, holder, None, &grants, entropy)
     }
 }
@@ -318,11 +347,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Answers an MAuth message's payload (what follows the protocol number): tickets to be renewed, or a
-    /// daemon's service keys. Gives the payload of MAuthReply.
+    /// Answers an MAuth message's payload (what follows the protocol number): tickets to be
+    /// renewed, or a daemon's service keys. Gives the payload of MAuthReply.
     ///
     /// # Errors
-    /// [`AuthError`]; the session's global id and entity bind: tickets of other sessions are refused.
+    /// [`AuthError`]; the session's global id and entity bind: tickets of other sessions are
+    /// refused.
     pub fn handle(
         &mut self,
         payload: &[u8],
@@ -355,7 +385,8 @@ impl Session {
         let (user_key, _) = authority.proven(&self.entity, self.challenge, &auth)?;
         let old = authority.reclaimed(&self.entity, self.global_id, &auth.old_ticket)?;
         let caps = authority.mon_caps(&self.entity)?;
-        let (payload, _) = self.auth_reply(authority, &user_key, Some(&old), auth.other_keys, None, entropy)?;
+        let (payload, _) =
+            self.auth_reply(authority, &user_key, Some(&old), auth.other_keys, None, entropy)?;
         self.answered.insert(auth.client_challenge);
         self.caps = caps;
         Ok(payload)
@@ -371,17 +402,36 @@ impl Session {
         connection_secret: Option<&[u8]>,
         entropy: &mut dyn Entropy,
     ) -> Result<(Vec<u8>, CryptoKey), AuthError> {
-        let ticket = authority.ticket(Service::Auth, &self.entity, self.global_id, user_key.key_type(), entropy)?;
+        let ticket = authority.ticket(
+            Service::Auth,
+            &self.entity,
+            self.global_id,
+            user_key.key_type(),
+            entropy,
+        )?;
         let session_key = ticket.session_key.clone();
         let mut out = Encoder::new();
         wire::write_response(&mut out, GET_AUTH_SESSION_KEY, 0);
-        let grant = Grant { service: Service::Auth, ticket: &ticket, validity: authority.policy.lifetimes.auth };
-        write_tickets(&mut out, authority, user_key, old.map(|t| &t.session_key), &[grant], entropy)?;
+        let grant = Grant {
+            service: Service::Auth,
+            ticket: &ticket,
+            validity: authority.policy.lifetimes.auth,
+        };
+        write_tickets(
+            &mut out,
+            authority,
+            user_key,
+            old.map(|t| &t.session_key),
+            &[grant],
+            entropy,
+        )?;
         // Before Nautilus clients did not ask for more here, and read no further.
         if other_keys != 0 {
             match connection_secret {
                 Some(secret) => {
-                    let sealed = wire::seal(&session_key, Usage::ConnectionSecret, entropy, |o| o.blob(secret));
+                    let sealed = wire::seal(&session_key, Usage::ConnectionSecret, entropy, |o| {
+                        o.blob(secret)
+                    });
                     out.sized(|o| o.blob(&sealed));
                 }
                 None => out.blob(&[]),
@@ -389,7 +439,14 @@ impl Session {
             let wanted = Services(other_keys);
             let mut extra = Encoder::new();
             if wanted.iter().any(|s| s != Service::Auth) {
-                authority.service_tickets(&mut extra, wanted, &self.entity, self.global_id, &session_key, entropy)?;
+                authority.service_tickets(
+                    &mut extra,
+                    wanted,
+                    &self.entity,
+                    self.global_id,
+                    &session_key,
+                    entropy,
+                )?;
             }
             out.blob(extra.as_slice());
         }
@@ -405,18 +462,26 @@ impl Session {
         const WHAT: &str = "ticket request";
         let parts = AuthorizerParts::read(d)?;
         wire::version(d, WHAT, 1..=1)?;
-        let wanted = d.u32().and_then(|w| d.finish().map(|()| w)).map_err(AuthError::malformed(WHAT))?;
+        let wanted =
+            d.u32().and_then(|w| d.finish().map(|()| w)).map_err(AuthError::malformed(WHAT))?;
         if parts.service != Service::Auth.wire() {
             return Err(AuthError::WrongService { found: parts.service, here: Service::Auth });
         }
         let ticket = authority.reclaimed(&self.entity, self.global_id, &parts.ticket)?;
         if parts.global_id != ticket.global_id {
-            return Err(AuthError::GlobalIdMismatch { claimed: parts.global_id, ticket: ticket.global_id });
+            return Err(AuthError::GlobalIdMismatch {
+                claimed: parts.global_id,
+                ticket: ticket.global_id,
+            });
         }
-        let sealed = wire::open(&ticket.session_key, Usage::Authorize, "authorizer", &parts.sealed)?;
+        let sealed =
+            wire::open(&ticket.session_key, Usage::Authorize, "authorizer", &parts.sealed)?;
         Authorize::read(&sealed)?;
         // A user removed, or a key type forbidden, since the ticket was made gets nothing more.
-        let user = authority.db.get(&self.entity).ok_or_else(|| AuthError::UnknownEntity(self.entity.clone()))?;
+        let user = authority
+            .db
+            .get(&self.entity)
+            .ok_or_else(|| AuthError::UnknownEntity(self.entity.clone()))?;
         authority.policy.check(&self.entity, &user.key)?;
         let mut out = Encoder::new();
         wire::write_response(&mut out, GET_PRINCIPAL_SESSION_KEY, 0);
@@ -431,10 +496,17 @@ impl Session {
         Ok(out.into_vec())
     }
 
-    fn service_keys(&self, authority: &Authority<'_>, entropy: &mut dyn Entropy) -> Result<Vec<u8>, AuthError> {
+    fn service_keys(
+        &self,
+        authority: &Authority<'_>,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Vec<u8>, AuthError> {
         let refused = || AuthError::NoRotatingKeys(self.entity.clone());
         let service = self.entity.service().ok_or_else(refused)?;
-        let user = authority.db.get(&self.entity).ok_or_else(|| AuthError::UnknownEntity(self.entity.clone()))?;
+        let user = authority
+            .db
+            .get(&self.entity)
+            .ok_or_else(|| AuthError::UnknownEntity(self.entity.clone()))?;
         authority.policy.check(&self.entity, &user.key)?;
         let keys = authority.keys.get(service).ok_or_else(refused)?;
         let mut out = Encoder::new();

@@ -1,9 +1,10 @@
 //! Service keys that rotate.
 //!
-//! Each service has three keys: the previous one still opens tickets, the current one seals new ones, the
-//! next one is already with the daemons so that they know it before the first ticket arrives. A key is
-//! current for one lifetime (the validity of a ticket), so the previous key outlives its last ticket.
-//! The step is a pure function of time and randomness; the monitors agree on its result before use.
+//! Each service has three keys: the previous one still opens tickets, the current one seals new
+//! ones, the next one is already with the daemons so that they know it before the first ticket
+//! arrives. A key is current for one lifetime (the validity of a ticket), so the previous key
+//! outlives its last ticket. The step is a pure function of time and randomness; the monitors agree
+//! on its result before use.
 
 use crate::entity::Service;
 use crate::entropy::Entropy;
@@ -40,7 +41,8 @@ fn plus(t: UTime, seconds: u32) -> UTime {
 impl RotatingKeys {
     /// The first three keys, of which one is current until `now + lifetime`.
     pub fn first(now: UTime, lifetime: u32, entropy: &mut dyn Entropy) -> Self {
-        let mut key = |id: u64, expires| RotatingKey { id, key: TicketKey::generate(entropy), expires };
+        let mut key =
+            |id: u64, expires| RotatingKey { id, key: TicketKey::generate(entropy), expires };
         Self {
             previous: key(1, now),
             current: key(2, plus(now, lifetime)),
@@ -48,8 +50,8 @@ impl RotatingKeys {
         }
     }
 
-    /// The keys after a rotation if one is due at `now`, else `None`. After a long silence (all keys past
-    /// their time) one step leads to a current key that is valid again.
+    /// The keys after a rotation if one is due at `now`, else `None`. After a long silence (all
+    /// keys past their time) one step leads to a current key that is valid again.
     pub fn rotated(&self, now: UTime, lifetime: u32, entropy: &mut dyn Entropy) -> Option<Self> {
         if now < self.current.expires {
             return None;
@@ -66,14 +68,15 @@ impl RotatingKeys {
         Some(Self { previous: self.current.clone(), current, next })
     }
 
-    /// The same keys with the times that they would have got at `now`, if theirs are of a future that a clock showed once:
-    /// they would not rotate before it comes.
+    /// The same keys with the times that they would have got at `now`, if theirs are of a future
+    /// that a clock showed once: they would not rotate before it comes.
     fn redated(&self, now: UTime, lifetime: u32) -> Option<Self> {
         if self.current.expires <= plus(now, lifetime.saturating_mul(2)) {
             return None;
         }
         let mut out = self.clone();
-        (out.current.expires, out.next.expires) = (plus(now, lifetime), plus(now, lifetime.saturating_mul(2)));
+        (out.current.expires, out.next.expires) =
+            (plus(now, lifetime), plus(now, lifetime.saturating_mul(2)));
         Some(out)
     }
 
@@ -84,7 +87,8 @@ impl RotatingKeys {
         }
     }
 
-    /// All keys anew (`ceph auth wipe-rotating-service-keys`): every ticket of the service becomes worthless.
+    /// All keys anew (`ceph auth wipe-rotating-service-keys`): every ticket of the service becomes
+    /// worthless.
     pub fn wiped(&self, now: UTime, lifetime: u32, entropy: &mut dyn Entropy) -> Self {
         let mut out = Self::first(now, lifetime, entropy);
         let base = self.next.id;
@@ -97,7 +101,10 @@ impl RotatingKeys {
 
 impl TicketKeys for RotatingKeys {
     fn ticket_key(&self, secret_id: u64) -> Option<&TicketKey> {
-        [&self.current, &self.previous, &self.next].into_iter().find(|k| k.id == secret_id).map(|k| &k.key)
+        [&self.current, &self.previous, &self.next]
+            .into_iter()
+            .find(|k| k.id == secret_id)
+            .map(|k| &k.key)
     }
 }
 
@@ -127,7 +134,9 @@ impl Encode for RotatingKeys {
 
 impl Decode for RotatingKeys {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("RotatingKeys", 1, |d, _| Ok(Self { previous: d.get()?, current: d.get()?, next: d.get()? }))
+        d.versioned("RotatingKeys", 1, |d, _| {
+            Ok(Self { previous: d.get()?, current: d.get()?, next: d.get()? })
+        })
     }
 }
 
@@ -166,14 +175,21 @@ impl ServiceKeys {
         self.keys.get(&service)
     }
 
-    /// What is to be changed at `now`: services without keys get their first ones, those whose current
-    /// key is past its time the next ones. Empty most of the time.
-    pub fn due(&self, now: UTime, lifetimes: Lifetimes, entropy: &mut dyn Entropy) -> Vec<(Service, RotatingKeys)> {
+    /// What is to be changed at `now`: services without keys get their first ones, those whose
+    /// current key is past its time the next ones. Empty most of the time.
+    pub fn due(
+        &self,
+        now: UTime,
+        lifetimes: Lifetimes,
+        entropy: &mut dyn Entropy,
+    ) -> Vec<(Service, RotatingKeys)> {
         let step = |service: Service| {
             let lifetime = lifetimes.of(service);
             let keys = match self.keys.get(&service) {
                 None => Some(RotatingKeys::first(now, lifetime, entropy)),
-                Some(keys) => keys.redated(now, lifetime).or_else(|| keys.rotated(now, lifetime, entropy)),
+                Some(keys) => {
+                    keys.redated(now, lifetime).or_else(|| keys.rotated(now, lifetime, entropy))
+                }
             };
             keys.map(|k| (service, k))
         };
@@ -256,7 +272,8 @@ mod tests {
         assert_eq!(k2.rotated(at(900_000), 60, &mut entropy), None);
     }
 
-    /// A clock that showed the future for a while does not end rotation, and costs nobody his tickets.
+    /// A clock that showed the future for a while does not end rotation, and costs nobody his
+    /// tickets.
     #[test]
     fn a_clock_that_goes_forward_and_back_does_not_end_rotation() {
         let mut entropy = seeded(1);
@@ -269,7 +286,11 @@ mod tests {
         step(&mut keys, 1000);
         let far = step(&mut keys, 1000 + 365 * 86_400);
         let back = step(&mut keys, 1010);
-        assert_eq!((back.current.id, back.next.id), (far.current.id, far.next.id), "no key is lost by it");
+        assert_eq!(
+            (back.current.id, back.next.id),
+            (far.current.id, far.next.id),
+            "no key is lost by it"
+        );
         assert_eq!(back.current.expires, at(1010 + 3600));
         assert_eq!(step(&mut keys, 1010 + 3599).current.id, far.current.id);
         assert_eq!(step(&mut keys, 1010 + 3600).current.id, far.next.id, "it goes on");
@@ -287,7 +308,8 @@ mod tests {
         }
         assert!(keys.due(at(2), Lifetimes::default(), &mut entropy).is_empty());
         assert_eq!(keys.next_due(), at(3601));
-        let again: ServiceKeys = spirula_encoding::from_slice(&spirula_encoding::to_vec(&keys)).unwrap();
+        let again: ServiceKeys =
+            spirula_encoding::from_slice(&spirula_encoding::to_vec(&keys)).unwrap();
         assert_eq!(again, keys);
         let wiped = keys.get(Service::Osd).unwrap().wiped(at(3), 60, &mut entropy);
         assert!([1, 2, 3].iter().all(|id| wiped.ticket_key(*id).is_none()));

@@ -1,15 +1,17 @@
 //! The side of osd, mgr, mds — and of a monitor towards other monitors: authorizers.
 //!
-//! A client shows a ticket and proves that it has the ticket's session key, by answering a challenge
-//! that is new for each connection; a recorded authorizer is therefore worthless. The service proves that
-//! it could open the ticket by answering the client's nonce.
+//! A client shows a ticket and proves that it has the ticket's session key, by answering a
+//! challenge that is new for each connection; a recorded authorizer is therefore worthless. The
+//! service proves that it could open the ticket by answering the client's nonce.
 
 use crate::entity::{EntityId, Service};
 use crate::entropy::{self, Entropy};
 use crate::error::AuthError;
 use crate::key::{CryptoKey, KeyType, Usage};
 use crate::ticket::{Ticket, TicketKeys};
-use crate::wire::{self, Authorize, AuthorizeReply, AuthorizerParts, MAX_PAYLOAD, SECURE_SECRET_LEN};
+use crate::wire::{
+    self, Authorize, AuthorizeReply, AuthorizerParts, MAX_PAYLOAD, SECURE_SECRET_LEN,
+};
 use spirula_encoding::{Encoder, UTime};
 use zeroize::Zeroizing;
 
@@ -82,21 +84,27 @@ impl ServiceExchange {
         }
         let ticket = Ticket::open(self.service, &parts.ticket, keys, now)?;
         if ticket.global_id != parts.global_id {
-            return Err(AuthError::GlobalIdMismatch { claimed: parts.global_id, ticket: ticket.global_id });
+            return Err(AuthError::GlobalIdMismatch {
+                claimed: parts.global_id,
+                ticket: ticket.global_id,
+            });
         }
         let key_type = ticket.session_key.key_type();
         if ticket.entity.is_own_daemon() && key_type != KeyType::Aes256k {
             return Err(AuthError::KeyTypeRefused { entity: ticket.entity, key_type });
         }
-        let sealed = wire::open(&ticket.session_key, Usage::Authorize, "authorizer", &parts.sealed)?;
+        let sealed =
+            wire::open(&ticket.session_key, Usage::Authorize, "authorizer", &parts.sealed)?;
         let authorize = Authorize::read(&sealed)?;
         match stage {
             Stage::Fresh => {
                 let challenge = entropy::number(entropy).max(1);
-                let reply = wire::seal(&ticket.session_key, Usage::AuthorizeChallenge, entropy, |o| {
-                    wire::write_challenge(o, challenge);
-                });
-                self.stage = Stage::Challenged { challenge, first: Box::new(parts), nonce: authorize.nonce };
+                let reply =
+                    wire::seal(&ticket.session_key, Usage::AuthorizeChallenge, entropy, |o| {
+                        wire::write_challenge(o, challenge);
+                    });
+                self.stage =
+                    Stage::Challenged { challenge, first: Box::new(parts), nonce: authorize.nonce };
                 Ok(ServiceStep::More(reply))
             }
             Stage::Challenged { challenge, first, nonce } => {
@@ -116,7 +124,10 @@ impl ServiceExchange {
 fn done(ticket: Ticket, nonce: u64, secure: bool, entropy: &mut dyn Entropy) -> Authorized {
     let mut connection_secret = Zeroizing::new(vec![0; if secure { SECURE_SECRET_LEN } else { 0 }]);
     entropy.fill(&mut connection_secret);
-    let reply = AuthorizeReply { nonce_plus_one: nonce.wrapping_add(1), connection_secret: connection_secret.clone() };
+    let reply = AuthorizeReply {
+        nonce_plus_one: nonce.wrapping_add(1),
+        connection_secret: connection_secret.clone(),
+    };
     let mut out = Encoder::new();
     out.blob(&wire::seal(&ticket.session_key, Usage::AuthorizeReply, entropy, |o| reply.write(o)));
     Authorized {

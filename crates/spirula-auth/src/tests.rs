@@ -1,4 +1,5 @@
-//! Recorded exchanges of real clients with a real Ceph 16.2.15 (`tests/data/vectors/cephx`), both sides replayed.
+//! Recorded exchanges of real clients with a real Ceph 16.2.15 (`tests/data/vectors/cephx`), both
+//! sides replayed.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -41,7 +42,8 @@ fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     }
 }
 
-/// Payloads: hello and proof of the client, challenge and AUTH_DONE {global id, mode, payload} of the server.
+/// Payloads: hello and proof of the client, challenge and AUTH_DONE {global id, mode, payload} of
+/// the server.
 struct Recorded {
     hello: Vec<u8>,
     proof: Vec<u8>,
@@ -65,7 +67,8 @@ fn recorded(dir: &std::path::Path, name: &str) -> Recorded {
     let done = of(&server, 6);
     let mut d = Decoder::new(&done);
     let (global_id, mode) = (d.u64().unwrap(), d.u32().unwrap());
-    let values: Value = serde_json::from_slice(&std::fs::read(dir.join("values.json")).unwrap()).unwrap();
+    let values: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("values.json")).unwrap()).unwrap();
     Recorded {
         hello,
         proof: blob(&of(&client, 5)),
@@ -101,7 +104,8 @@ fn scripted(first: u64) -> impl FnMut(&mut [u8]) {
     }
 }
 
-const MON: [&str; 4] = ["mon-secure-bootstrap", "mon-secure-main", "mon-secure-main-2", "mon-crc-main"];
+const MON: [&str; 4] =
+    ["mon-secure-bootstrap", "mon-secure-main", "mon-secure-main-2", "mon-crc-main"];
 
 #[test]
 fn our_client_does_what_the_recorded_one_did_and_understands_the_real_monitor() {
@@ -117,8 +121,16 @@ fn our_client_does_what_the_recorded_one_did_and_understands_the_real_monitor() 
         let proof = client.answer(&r.challenge, &mut scripted(challenge)).unwrap();
         assert_eq!(proof, r.proof, "{name}");
         let connected = client.finish(r.global_id, &r.done, r.secure, NOW).unwrap();
-        assert_eq!(connected.session_key.secret(), unhex(r.values["session_key"].as_str().unwrap()), "{name}");
-        assert_eq!(*connected.connection_secret, unhex(r.values["connection_secret"].as_str().unwrap()), "{name}");
+        assert_eq!(
+            connected.session_key.secret(),
+            unhex(r.values["session_key"].as_str().unwrap()),
+            "{name}"
+        );
+        assert_eq!(
+            *connected.connection_secret,
+            unhex(r.values["connection_secret"].as_str().unwrap()),
+            "{name}"
+        );
         for service in [Service::Mon, Service::Osd, Service::Mgr] {
             assert_eq!(client.has_ticket(service, NOW), want.has(service), "{name} {service}");
         }
@@ -144,8 +156,9 @@ fn our_monitor_admits_the_recorded_client_and_answers_in_the_same_form() {
         let server_challenge = wire::read_challenge(&r.challenge).unwrap();
         let (exchange, more) = Exchange::start(&r.hello, &mut scripted(server_challenge)).unwrap();
         assert_eq!(more, r.challenge, "{name}");
-        let admitted =
-            exchange.finish(&r.proof, r.secure, &mut || Some(r.global_id), &authority, &mut scripted(7)).unwrap();
+        let admitted = exchange
+            .finish(&r.proof, r.secure, &mut || Some(r.global_id), &authority, &mut scripted(7))
+            .unwrap();
         assert_eq!(admitted.session.caps, "allow *");
         assert_eq!(admitted.session.global_id, r.global_id);
         assert!(!admitted.used_pending_key);
@@ -153,7 +166,8 @@ fn our_monitor_admits_the_recorded_client_and_answers_in_the_same_form() {
         let outline = |payload: &[u8]| {
             let mut d = Decoder::new(payload);
             let head = (d.u16().unwrap(), d.i32().unwrap(), d.u8().unwrap(), d.u32().unwrap());
-            let ticket = (d.u32().unwrap(), d.u8().unwrap(), d.blob().unwrap().len(), d.u8().unwrap());
+            let ticket =
+                (d.u32().unwrap(), d.u8().unwrap(), d.blob().unwrap().len(), d.u8().unwrap());
             d.blob().unwrap();
             let secret = d.blob().unwrap().len();
             let extra = Decoder::new(d.blob().unwrap()).rest().get(..5).map(<[u8]>::to_vec);
@@ -183,9 +197,13 @@ fn the_real_monitors_answer_reencodes_to_the_same_bytes() {
         assert_eq!(d.u8().unwrap(), 0);
         d.blob().unwrap();
         let secret = d.sized(|d| d.blob()).unwrap();
-        let plain = wire::open(&ticket.session_key, Usage::ConnectionSecret, "secret", secret).unwrap();
+        let plain =
+            wire::open(&ticket.session_key, Usage::ConnectionSecret, "secret", secret).unwrap();
         let inner = Decoder::new(&plain).blob().unwrap();
-        assert_eq!(wire::seal(&ticket.session_key, Usage::ConnectionSecret, none, |o| o.blob(inner)), secret);
+        assert_eq!(
+            wire::seal(&ticket.session_key, Usage::ConnectionSecret, none, |o| o.blob(inner)),
+            secret
+        );
     }
 }
 
@@ -194,7 +212,12 @@ fn recorded_authorizers_and_replies_read_and_reencode() {
     let dir = dir();
     for name in ["osd-crc", "osd-crc-2", "osd-secure", "mgr-secure"] {
         let r = recorded(&dir, name);
-        let key = CryptoKey::new(KeyType::Aes, UTime::ZERO, &unhex(r.values["session_key"].as_str().unwrap())).unwrap();
+        let key = CryptoKey::new(
+            KeyType::Aes,
+            UTime::ZERO,
+            &unhex(r.values["session_key"].as_str().unwrap()),
+        )
+        .unwrap();
         let none = &mut |_: &mut [u8]| unreachable!("aes needs no randomness");
         let read = |bytes: &[u8]| {
             let mut d = Decoder::new(bytes);
@@ -215,23 +238,33 @@ fn recorded_authorizers_and_replies_read_and_reencode() {
         let plain = wire::open(&key, Usage::AuthorizeChallenge, "challenge", &r.challenge).unwrap();
         let challenge = wire::read_challenge(&plain).unwrap();
         assert_eq!(b.answer, Some(challenge.wrapping_add(1)), "{name}");
-        let sealed = wire::seal(&key, Usage::AuthorizeChallenge, none, |o| wire::write_challenge(o, challenge));
+        let sealed = wire::seal(&key, Usage::AuthorizeChallenge, none, |o| {
+            wire::write_challenge(o, challenge)
+        });
         assert_eq!(sealed, r.challenge);
         let sealed = Decoder::new(&r.done).blob().unwrap();
-        let reply = AuthorizeReply::read(&wire::open(&key, Usage::AuthorizeReply, "reply", sealed).unwrap()).unwrap();
+        let reply = AuthorizeReply::read(
+            &wire::open(&key, Usage::AuthorizeReply, "reply", sealed).unwrap(),
+        )
+        .unwrap();
         assert_eq!(reply.nonce_plus_one, a.nonce.wrapping_add(1));
-        assert_eq!(*reply.connection_secret, unhex(r.values["connection_secret"].as_str().unwrap()));
+        assert_eq!(
+            *reply.connection_secret,
+            unhex(r.values["connection_secret"].as_str().unwrap())
+        );
         let mut out = Encoder::new();
         out.blob(&wire::seal(&key, Usage::AuthorizeReply, none, |o| reply.write(o)));
         assert_eq!(out.as_slice(), r.done, "{name}");
     }
 }
 
-/// Who may make users of some names, as with the gateways' bootstrap key, leaves administrators room to make theirs.
+/// Who may make users of some names, as with the gateways' bootstrap key, leaves administrators
+/// room to make theirs.
 #[test]
 fn the_table_of_users_is_never_full_for_administrators() {
     let key = || CryptoKey::new(KeyType::Aes, NOW, &[7; 16]).unwrap();
-    let caps = db::caps_of_words(&["mon", "allow rw", "osd", "allow rwx"].map(str::to_owned)).unwrap();
+    let caps =
+        db::caps_of_words(&["mon", "allow rw", "osd", "allow rwx"].map(str::to_owned)).unwrap();
     let name = |n: usize| format!("client.rgw.{n}").parse().unwrap();
     let mut table = AuthDb::default();
     for n in 0..20_000 {
@@ -251,10 +284,14 @@ fn the_table_of_users_is_never_full_for_administrators() {
     assert!(table.get_or_create(&name(3), caps.clone(), key()).is_ok(), "one that is there");
     assert_eq!(table.add(&"client.x".parse().unwrap(), caps.clone(), b"", key()), Ok(true));
     assert_eq!(
-        table.set_caps(&name(3), db::caps_of_words(&["mon".into(), "allow r, allow rw".into()]).unwrap()),
+        table.set_caps(
+            &name(3),
+            db::caps_of_words(&["mon".into(), "allow r, allow rw".into()]).unwrap()
+        ),
         Ok(())
     );
-    let ring = b"[client.y]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"allow r\"\n";
+    let ring =
+        b"[client.y]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"allow r\"\n";
     assert_eq!(table.import(ring), Ok(()));
     // Nor do those make it larger than monitors can agree on.
     let long = db::caps_of_words(&["mon".into(), "allow r, ".repeat(400) + "allow r"]).unwrap();

@@ -1,10 +1,10 @@
 //! Tickets: who somebody is and what they may do, sealed for a service.
 //!
-//! Clients hold tickets without opening them, so their form is ours, not Ceph's (save where the daemon is Ceph's:
-//! [`crate::foreign`]): a version, a
+//! Clients hold tickets without opening them, so their form is ours, not Ceph's (save where the
+//! daemon is Ceph's: [`crate::foreign`]): a version, a
 //! random nonce, and the contents under AES-256-GCM. The service key's number, the service and the
-//! version are bound as additional data. A ticket that was forged, damaged, or sealed for another service is
-//! [`AuthError::ForgedTicket`]; Ceph's own form had no integrity (CVE-2025-30156).
+//! version are bound as additional data. A ticket that was forged, damaged, or sealed for another
+//! service is [`AuthError::ForgedTicket`]; Ceph's own form had no integrity (CVE-2025-30156).
 
 use crate::entity::{EntityId, Service};
 use crate::entropy::{self, Entropy};
@@ -164,7 +164,8 @@ impl Ticket {
         if blob.blob.is_empty() {
             return Err(AuthError::EmptyTicket);
         }
-        let key = keys.ticket_key(blob.secret_id).ok_or(AuthError::UnknownSecret(blob.secret_id))?;
+        let key =
+            keys.ticket_key(blob.secret_id).ok_or(AuthError::UnknownSecret(blob.secret_id))?;
         let mut d = Decoder::new(&blob.blob);
         match d.u8() {
             Ok(VERSION) => {}
@@ -178,7 +179,8 @@ impl Ticket {
         let plain = aead
             .open_in_place(Nonce::assume_unique_for_key(nonce), aad, &mut body)
             .map_err(|_| AuthError::ForgedTicket)?;
-        let ticket: Self = spirula_encoding::from_slice(plain).map_err(AuthError::malformed("ticket"))?;
+        let ticket: Self =
+            spirula_encoding::from_slice(plain).map_err(AuthError::malformed("ticket"))?;
         if now >= ticket.expires {
             return Err(AuthError::Expired { expired: ticket.expires.sec, now: now.sec });
         }
@@ -230,8 +232,14 @@ mod tests {
         let open = |service, blob: &TicketBlob, sec| Ticket::open(service, blob, &key, at(sec));
         assert_eq!(open(Service::Osd, &blob, 1500).unwrap(), ticket());
         assert_eq!(open(Service::Mgr, &blob, 1500), Err(AuthError::ForgedTicket));
-        assert_eq!(open(Service::Osd, &blob, 2000), Err(AuthError::Expired { expired: 2000, now: 2000 }));
-        assert_eq!(open(Service::Osd, &blob, 699), Err(AuthError::NotYetValid { created: 1000, now: 699 }));
+        assert_eq!(
+            open(Service::Osd, &blob, 2000),
+            Err(AuthError::Expired { expired: 2000, now: 2000 })
+        );
+        assert_eq!(
+            open(Service::Osd, &blob, 699),
+            Err(AuthError::NotYetValid { created: 1000, now: 699 })
+        );
         for i in 0..blob.blob.len() {
             let mut bad = blob.clone();
             bad.blob[i] ^= 1 << (i % 8);

@@ -24,7 +24,11 @@ pub const SECURE_SECRET_LEN: usize = 64;
 const MAGIC: u64 = 0xff00_9cad_8826_aa55;
 
 /// Checks a payload's length.
-pub(crate) fn bounded<'a>(what: &'static str, bytes: &'a [u8], max: usize) -> Result<Decoder<'a>, AuthError> {
+pub(crate) fn bounded<'a>(
+    what: &'static str,
+    bytes: &'a [u8],
+    max: usize,
+) -> Result<Decoder<'a>, AuthError> {
     match bytes.len() {
         len if len > max => Err(AuthError::Oversize { what, len, max }),
         _ => Ok(Decoder::new(bytes)),
@@ -76,8 +80,8 @@ pub(crate) fn open(
     }
 }
 
-/// What a client proves its key with: folds {server challenge, client challenge}, encrypted (`aes`) or
-/// under HMAC-SHA256 (`aes256k`, whose cipher text is random), into 64 bits.
+/// What a client proves its key with: folds {server challenge, client challenge}, encrypted (`aes`)
+/// or under HMAC-SHA256 (`aes256k`, whose cipher text is random), into 64 bits.
 pub(crate) fn proof(key: &CryptoKey, server_challenge: u64, client_challenge: u64) -> u64 {
     let body = |o: &mut Encoder| {
         o.u64(server_challenge);
@@ -85,7 +89,8 @@ pub(crate) fn proof(key: &CryptoKey, server_challenge: u64, client_challenge: u6
     };
     let hashed = match key.key_type() {
         KeyType::Aes => {
-            let cipher = key.encrypt(Usage::TicketSessionKey, &envelope(body), &mut |_: &mut [u8]| ());
+            let cipher =
+                key.encrypt(Usage::TicketSessionKey, &envelope(body), &mut |_: &mut [u8]| ());
             let mut out = Encoder::new();
             out.blob(&cipher);
             out.into_vec()
@@ -96,7 +101,10 @@ pub(crate) fn proof(key: &CryptoKey, server_challenge: u64, client_challenge: u6
             key.hmac_sha256(out.as_slice()).to_vec()
         }
     };
-    hashed.chunks_exact(8).filter_map(|c| c.try_into().ok()).fold(0, |k, c| k ^ u64::from_le_bytes(c))
+    hashed
+        .chunks_exact(8)
+        .filter_map(|c| c.try_into().ok())
+        .fold(0, |k, c| k ^ u64::from_le_bytes(c))
 }
 
 /// A ticket as its holder has it: the service key's number and bytes that only the service opens.
@@ -110,7 +118,8 @@ impl TicketBlob {
     pub(crate) fn read(d: &mut Decoder<'_>) -> Result<Self, AuthError> {
         const WHAT: &str = "ticket blob";
         version(d, WHAT, 1..=1)?;
-        let (secret_id, blob) = (|| Ok((d.u64()?, d.blob()?)))().map_err(AuthError::malformed(WHAT))?;
+        let (secret_id, blob) =
+            (|| Ok((d.u64()?, d.blob()?)))().map_err(AuthError::malformed(WHAT))?;
         if blob.len() > MAX_TICKET {
             return Err(AuthError::Oversize { what: "ticket", len: blob.len(), max: MAX_TICKET });
         }
@@ -169,7 +178,8 @@ pub(crate) fn read_challenge(bytes: &[u8]) -> Result<u64, AuthError> {
     const WHAT: &str = "server challenge";
     let mut d = Decoder::new(bytes);
     version(&mut d, WHAT, 1..=1)?;
-    let challenge = d.u64().and_then(|c| d.finish().map(|()| c)).map_err(AuthError::malformed(WHAT))?;
+    let challenge =
+        d.u64().and_then(|c| d.finish().map(|()| c)).map_err(AuthError::malformed(WHAT))?;
     if challenge == 0 { Err(AuthError::ZeroChallenge) } else { Ok(challenge) }
 }
 
@@ -189,9 +199,11 @@ impl Authenticate {
     pub(crate) fn read(d: &mut Decoder<'_>) -> Result<Self, AuthError> {
         const WHAT: &str = "authentication request";
         let version = version(d, WHAT, 1..=3)?;
-        let (client_challenge, key) = (|| Ok((d.u64()?, d.u64()?)))().map_err(AuthError::malformed(WHAT))?;
+        let (client_challenge, key) =
+            (|| Ok((d.u64()?, d.u64()?)))().map_err(AuthError::malformed(WHAT))?;
         let old_ticket = TicketBlob::read(d)?;
-        let other_keys = if version >= 2 { d.u32().map_err(AuthError::malformed(WHAT))? } else { 0 };
+        let other_keys =
+            if version >= 2 { d.u32().map_err(AuthError::malformed(WHAT))? } else { 0 };
         d.finish().map_err(AuthError::malformed(WHAT))?;
         Ok(Self { client_challenge, key, old_ticket, other_keys, version })
     }
@@ -284,7 +296,8 @@ impl AuthorizerParts {
         if found != MODE_AUTHORIZER {
             return Err(AuthError::Mode { found, expected: MODE_AUTHORIZER });
         }
-        let (global_id, service) = (|| Ok((d.u64()?, d.u32()?)))().map_err(AuthError::malformed(WHAT))?;
+        let (global_id, service) =
+            (|| Ok((d.u64()?, d.u32()?)))().map_err(AuthError::malformed(WHAT))?;
         let ticket = TicketBlob::read(d)?;
         let sealed = d.blob().map_err(AuthError::malformed(WHAT))?.to_vec();
         Ok(Self { global_id, service, ticket, sealed })
@@ -342,7 +355,8 @@ pub(crate) fn write_response(out: &mut Encoder, request: u16, status: i32) {
 }
 
 pub(crate) fn read_response(d: &mut Decoder<'_>, request: u16) -> Result<(), AuthError> {
-    let (found, status) = (|| Ok((d.u16()?, d.i32()?)))().map_err(AuthError::malformed("response head"))?;
+    let (found, status) =
+        (|| Ok((d.u16()?, d.i32()?)))().map_err(AuthError::malformed("response head"))?;
     if found != request {
         return Err(AuthError::Request(found));
     }

@@ -10,8 +10,8 @@ use spirula_auth::rotating::ServiceKeys;
 use spirula_auth::service::{Authorized, ServiceExchange, ServiceStep};
 use spirula_auth::ticket::TicketKey;
 use spirula_auth::{
-    AuthError, CryptoKey, EntityId, Entropy, KeyType, KeyTypes, MAX_PAYLOAD, MAX_TICKET, METHOD_NONE, Service,
-    Services, check_method,
+    AuthError, CryptoKey, EntityId, Entropy, KeyType, KeyTypes, MAX_PAYLOAD, MAX_TICKET,
+    METHOD_NONE, Service, Services, check_method,
 };
 use spirula_encoding::UTime;
 
@@ -85,9 +85,14 @@ impl Cluster {
     }
 
     /// Hello and proof at the monitor.
-    fn prove(&mut self, hello: &[u8], proof: impl FnOnce(&[u8]) -> Vec<u8>) -> Result<Admitted, AuthError> {
+    fn prove(
+        &mut self,
+        hello: &[u8],
+        proof: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Result<Admitted, AuthError> {
         let (exchange, more) = Exchange::start(hello, &mut self.entropy)?;
-        let authority = Authority { db: &self.db, keys: &self.keys, policy: self.policy, now: at(self.now) };
+        let authority =
+            Authority { db: &self.db, keys: &self.keys, policy: self.policy, now: at(self.now) };
         let next = &mut self.next_id;
         let mut draw = || {
             *next += 1;
@@ -104,7 +109,8 @@ impl Cluster {
     ) -> Result<Session, AuthError> {
         let hello = client.hello();
         let mut entropy = seeded(self.next_id ^ 0x55);
-        let admitted = self.prove(&hello, |more| change(client.answer(more, &mut entropy).unwrap()))?;
+        let admitted =
+            self.prove(&hello, |more| change(client.answer(more, &mut entropy).unwrap()))?;
         client.finish(admitted.session.global_id, &admitted.payload, true, at(self.now))?;
         Ok(admitted.session)
     }
@@ -120,11 +126,17 @@ impl Cluster {
     }
 
     fn handle(&mut self, session: &mut Session, payload: &[u8]) -> Result<Vec<u8>, AuthError> {
-        let authority = Authority { db: &self.db, keys: &self.keys, policy: self.policy, now: at(self.now) };
+        let authority =
+            Authority { db: &self.db, keys: &self.keys, policy: self.policy, now: at(self.now) };
         session.handle(payload, &authority, &mut self.entropy)
     }
 
-    fn step(&mut self, service: Service, x: &mut ServiceExchange, payload: &[u8]) -> Result<ServiceStep, AuthError> {
+    fn step(
+        &mut self,
+        service: Service,
+        x: &mut ServiceExchange,
+        payload: &[u8],
+    ) -> Result<ServiceStep, AuthError> {
         x.step(payload, true, self.keys.get(service).unwrap(), at(self.now), &mut self.entropy)
     }
 
@@ -140,9 +152,13 @@ impl Cluster {
         let mut mine = client.authorizer(service, at(START), &mut entropy).unwrap();
         let mut x = ServiceExchange::new(service);
         let hello = first(mine.hello());
-        let ServiceStep::More(challenge) = self.step(service, &mut x, &hello)? else { panic!("no challenge") };
+        let ServiceStep::More(challenge) = self.step(service, &mut x, &hello)? else {
+            panic!("no challenge")
+        };
         let answer = second(mine.answer(&challenge, &mut entropy).unwrap());
-        let ServiceStep::Done(done) = self.step(service, &mut x, &answer)? else { panic!("challenged twice") };
+        let ServiceStep::Done(done) = self.step(service, &mut x, &answer)? else {
+            panic!("challenged twice")
+        };
         mine.finish(&done.payload, true)?;
         Ok(done)
     }
@@ -162,7 +178,12 @@ struct Table {
 
 impl Table {
     /// The attempt must have failed, and for the reason that `reason` recognises.
-    fn refused<T>(&mut self, name: &str, result: Result<T, AuthError>, reason: impl FnOnce(&AuthError) -> bool) {
+    fn refused<T>(
+        &mut self,
+        name: &str,
+        result: Result<T, AuthError>,
+        reason: impl FnOnce(&AuthError) -> bool,
+    ) {
         self.attempts += 1;
         let Err(e) = result else { panic!("LET IN: {name}") };
         println!("{:3} {name}: {e} (errno {})", self.attempts, e.errno());
@@ -171,7 +192,11 @@ impl Table {
 
     fn denied(&mut self, name: &str, allowed: bool) {
         self.attempts += 1;
-        println!("{:3} {name}: {}", self.attempts, if allowed { "ALLOWED" } else { "no capability" });
+        println!(
+            "{:3} {name}: {}",
+            self.attempts,
+            if allowed { "ALLOWED" } else { "no capability" }
+        );
         assert!(!allowed, "ALLOWED: {name}");
     }
 }
@@ -235,20 +260,30 @@ fn honest_ways_work() {
     }
     // Monitors among themselves.
     let shared = CryptoKey::generate(KeyType::Aes256k, at(1), &mut seeded(4));
-    let mut mine = Authorizer::among_monitors(&id("mon.b"), 0, &shared, at(START), &mut seeded(5)).unwrap();
+    let mut mine =
+        Authorizer::among_monitors(&id("mon.b"), 0, &shared, at(START), &mut seeded(5)).unwrap();
     let keys = TicketKey::of_monitors(&shared);
     let mut x = ServiceExchange::new(Service::Mon);
-    let ServiceStep::More(challenge) = x.step(&mine.hello(), true, &keys, at(START), &mut seeded(6)).unwrap() else {
+    let ServiceStep::More(challenge) =
+        x.step(&mine.hello(), true, &keys, at(START), &mut seeded(6)).unwrap()
+    else {
         panic!()
     };
     let answer = mine.answer(&challenge, &mut seeded(7)).unwrap();
-    let ServiceStep::Done(done) = x.step(&answer, true, &keys, at(START), &mut seeded(8)).unwrap() else { panic!() };
+    let ServiceStep::Done(done) = x.step(&answer, true, &keys, at(START), &mut seeded(8)).unwrap()
+    else {
+        panic!()
+    };
     let connected = mine.finish(&done.payload, true).unwrap();
     assert_eq!(connected.connection_secret, done.connection_secret);
     assert_eq!(done.entity, id("mon.b"));
     // A pending key is good, and is noticed.
     let old = c.db.get(&id("client.a")).unwrap().key.clone();
-    c.db.get_or_create_pending(&id("client.a"), CryptoKey::generate(KeyType::Aes256k, at(2), &mut seeded(9))).unwrap();
+    c.db.get_or_create_pending(
+        &id("client.a"),
+        CryptoKey::generate(KeyType::Aes256k, at(2), &mut seeded(9)),
+    )
+    .unwrap();
     let pending = c.db.get(&id("client.a")).unwrap().pending_key.clone().unwrap();
     for (key, used_pending) in [(old, false), (pending, true)] {
         let mut client = Client::new(id("client.a"), key, Services::USUAL);
@@ -263,7 +298,11 @@ fn hellos(t: &mut Table) {
     let good = c.client("client.a").hello();
     let start = |bytes: &[u8]| Exchange::start(bytes, &mut seeded(1));
     assert!(start(&good).is_ok());
-    t.refused("method none where cephx is required", check_method(METHOD_NONE, false), is!(AuthError::Method { .. }));
+    t.refused(
+        "method none where cephx is required",
+        check_method(METHOD_NONE, false),
+        is!(AuthError::Method { .. }),
+    );
     t.refused("method 0", check_method(0, false), is!(AuthError::Method { .. }));
     t.refused("method gss", check_method(4, false), is!(AuthError::Method { .. }));
     t.refused("empty hello", start(&[]), is!(AuthError::Malformed { .. }));
@@ -271,14 +310,26 @@ fn hellos(t: &mut Table) {
         assert!(start(&good[..cut]).is_err());
     }
     t.refused("hello cut short", start(&good[..good.len() - 1]), is!(AuthError::Malformed { .. }));
-    t.refused("bytes after the hello", start(&[&good[..], b"x"].concat()), is!(AuthError::Malformed { .. }));
+    t.refused(
+        "bytes after the hello",
+        start(&[&good[..], b"x"].concat()),
+        is!(AuthError::Malformed { .. }),
+    );
     t.refused(
         "an authorizer instead of a hello",
         start(&put(good.clone(), 0, &[1])),
         is!(AuthError::Mode { found: 1, .. }),
     );
-    t.refused("hello of an unknown mode", start(&put(good.clone(), 0, &[99])), is!(AuthError::Mode { .. }));
-    t.refused("hello of an unknown entity type", start(&put(good.clone(), 1, &[3])), is!(AuthError::Malformed { .. }));
+    t.refused(
+        "hello of an unknown mode",
+        start(&put(good.clone(), 0, &[99])),
+        is!(AuthError::Mode { .. }),
+    );
+    t.refused(
+        "hello of an unknown entity type",
+        start(&put(good.clone(), 1, &[3])),
+        is!(AuthError::Malformed { .. }),
+    );
     t.refused(
         "entity type 264, which is client in its low byte",
         start(&put(good.clone(), 1, &[8, 1])),
@@ -289,8 +340,16 @@ fn hellos(t: &mut Table) {
         start(&put(good.clone(), 9, b"\n")),
         is!(AuthError::Malformed { .. }),
     );
-    t.refused("entity id that is no text", start(&put(good.clone(), 9, &[0xff])), is!(AuthError::Malformed { .. }));
-    t.refused("entity id of 4 GiB", start(&put(good.clone(), 5, &[0xff; 4])), is!(AuthError::Malformed { .. }));
+    t.refused(
+        "entity id that is no text",
+        start(&put(good.clone(), 9, &[0xff])),
+        is!(AuthError::Malformed { .. }),
+    );
+    t.refused(
+        "entity id of 4 GiB",
+        start(&put(good.clone(), 5, &[0xff; 4])),
+        is!(AuthError::Malformed { .. }),
+    );
     t.refused("hello of a mebibyte", start(&vec![10; 1 << 20]), is!(AuthError::Oversize { .. }));
 }
 
@@ -302,14 +361,37 @@ fn proofs(t: &mut Table) {
     };
     let (a, b) = {
         let c = Cluster::new(1);
-        (c.db.get(&id("client.a")).unwrap().key.clone(), c.db.get(&id("client.b")).unwrap().key.clone())
+        (
+            c.db.get(&id("client.a")).unwrap().key.clone(),
+            c.db.get(&id("client.b")).unwrap().key.clone(),
+        )
     };
     let random = |t, seed| CryptoKey::generate(t, at(1), &mut seeded(seed));
-    t.refused("wrong key", with_key("client.a", random(KeyType::Aes, 5)), is!(AuthError::WrongProof(_)));
-    t.refused("wrong aes256k key", with_key("client.b", random(KeyType::Aes256k, 5)), is!(AuthError::WrongProof(_)));
-    t.refused("unknown entity", with_key("client.nobody", a.clone()), is!(AuthError::UnknownEntity(_)));
-    t.refused("another entity's key", with_key("client.b", a.clone()), is!(AuthError::WrongProof(_)));
-    t.refused("a client's key for a daemon", with_key("osd.0", b.clone()), is!(AuthError::WrongProof(_)));
+    t.refused(
+        "wrong key",
+        with_key("client.a", random(KeyType::Aes, 5)),
+        is!(AuthError::WrongProof(_)),
+    );
+    t.refused(
+        "wrong aes256k key",
+        with_key("client.b", random(KeyType::Aes256k, 5)),
+        is!(AuthError::WrongProof(_)),
+    );
+    t.refused(
+        "unknown entity",
+        with_key("client.nobody", a.clone()),
+        is!(AuthError::UnknownEntity(_)),
+    );
+    t.refused(
+        "another entity's key",
+        with_key("client.b", a.clone()),
+        is!(AuthError::WrongProof(_)),
+    );
+    t.refused(
+        "a client's key for a daemon",
+        with_key("osd.0", b.clone()),
+        is!(AuthError::WrongProof(_)),
+    );
     let lowered = CryptoKey::new(KeyType::Aes, at(1), &b.secret()[..16]).unwrap();
     t.refused(
         "downgrade: an aes256k key cut to an aes key",
@@ -346,11 +428,12 @@ fn proofs(t: &mut Table) {
     .unwrap();
     let hello = c.client("client.a").hello();
     t.refused("replayed proof", c.prove(&hello, |_| heard.clone()), is!(AuthError::WrongProof(_)));
-    let mut changed = |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, reason: &dyn Fn(&AuthError) -> bool| {
-        let mut client = c.client("client.a");
-        let result = c.connect_with(&mut client, change);
-        t.refused(name, result, reason);
-    };
+    let mut changed =
+        |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, reason: &dyn Fn(&AuthError) -> bool| {
+            let mut client = c.client("client.a");
+            let result = c.connect_with(&mut client, change);
+            t.refused(name, result, reason);
+        };
     changed("proof of zero", &|p| put(p, 11, &[0; 8]), &is!(AuthError::WrongProof(_)));
     changed(
         "proof with a flipped bit",
@@ -360,23 +443,58 @@ fn proofs(t: &mut Table) {
         },
         &is!(AuthError::WrongProof(_)),
     );
-    changed("client challenge changed under the proof", &|p| put(p, 3, &[7; 8]), &is!(AuthError::WrongProof(_)));
+    changed(
+        "client challenge changed under the proof",
+        &|p| put(p, 3, &[7; 8]),
+        &is!(AuthError::WrongProof(_)),
+    );
     changed("no proof at all", &|_| Vec::new(), &is!(AuthError::Malformed { .. }));
     changed("proof cut short", &|p| p[..p.len() - 1].to_vec(), &is!(AuthError::Malformed { .. }));
-    changed("bytes after the proof", &|p| [&p[..], b"x"].concat(), &is!(AuthError::Malformed { .. }));
-    changed("proof of version 0", &|p| put(p, 2, &[0]), &is!(AuthError::Version { version: 0, .. }));
-    changed("proof of version 9", &|p| put(p, 2, &[9]), &is!(AuthError::Version { version: 9, .. }));
-    changed("tickets asked for before the proof", &|p| put(p, 0, &[0, 2]), &is!(AuthError::Request(0x200)));
-    changed("service keys asked for before the proof", &|p| put(p, 0, &[0, 4]), &is!(AuthError::Request(0x400)));
+    changed(
+        "bytes after the proof",
+        &|p| [&p[..], b"x"].concat(),
+        &is!(AuthError::Malformed { .. }),
+    );
+    changed(
+        "proof of version 0",
+        &|p| put(p, 2, &[0]),
+        &is!(AuthError::Version { version: 0, .. }),
+    );
+    changed(
+        "proof of version 9",
+        &|p| put(p, 2, &[9]),
+        &is!(AuthError::Version { version: 9, .. }),
+    );
+    changed(
+        "tickets asked for before the proof",
+        &|p| put(p, 0, &[0, 2]),
+        &is!(AuthError::Request(0x200)),
+    );
+    changed(
+        "service keys asked for before the proof",
+        &|p| put(p, 0, &[0, 4]),
+        &is!(AuthError::Request(0x400)),
+    );
     changed("unknown request", &|p| put(p, 0, &[0, 3]), &is!(AuthError::Request(0x300)));
-    changed("proof of a mebibyte", &|p| [&p[..], &[0; 1 << 20]].concat(), &is!(AuthError::Oversize { .. }));
+    changed(
+        "proof of a mebibyte",
+        &|p| [&p[..], &[0; 1 << 20]].concat(),
+        &is!(AuthError::Oversize { .. }),
+    );
     changed("old ticket of 4 GiB", &|p| put(p, 28, &[0xff; 4]), &is!(AuthError::Malformed { .. }));
     changed(
         "old ticket too long for any ticket",
-        &|p| [&p[..28], &(MAX_TICKET as u32 + 1).to_le_bytes(), &vec![0; MAX_TICKET + 1], &[0; 4]].concat(),
+        &|p| {
+            [&p[..28], &(MAX_TICKET as u32 + 1).to_le_bytes(), &vec![0; MAX_TICKET + 1], &[0; 4]]
+                .concat()
+        },
         &is!(AuthError::Oversize { .. }),
     );
-    changed("ticket blob of an unknown version", &|p| put(p, 19, &[2]), &is!(AuthError::Version { .. }));
+    changed(
+        "ticket blob of an unknown version",
+        &|p| put(p, 19, &[2]),
+        &is!(AuthError::Version { .. }),
+    );
 
     let mut old = c.client("client.a");
     c.db.rotate(&id("client.a"), random(KeyType::Aes, 8)).unwrap();
@@ -433,12 +551,14 @@ fn reclaims(t: &mut Table) {
     });
     t.refused("a ticket with a new session", r, is!(AuthError::SuperfluousTicket));
 
-    let mut changed =
-        |c: &mut Cluster, name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, reason: &dyn Fn(&AuthError) -> bool| {
-            let hello = a.hello();
-            let r = c.prove(&hello, |m| change(a.answer(m, &mut seeded(1)).unwrap()));
-            t.refused(name, r, reason);
-        };
+    let mut changed = |c: &mut Cluster,
+                       name: &str,
+                       change: &dyn Fn(Vec<u8>) -> Vec<u8>,
+                       reason: &dyn Fn(&AuthError) -> bool| {
+        let hello = a.hello();
+        let r = c.prove(&hello, |m| change(a.answer(m, &mut seeded(1)).unwrap()));
+        t.refused(name, r, reason);
+    };
     let len = |p: &[u8]| u32::from_le_bytes(p[28..32].try_into().unwrap()) as usize;
     changed(
         &mut c,
@@ -449,7 +569,12 @@ fn reclaims(t: &mut Table) {
         },
         &is!(AuthError::ForgedTicket),
     );
-    changed(&mut c, "old ticket of an unknown form", &|p| put(p, 32, &[7]), &is!(AuthError::Version { .. }));
+    changed(
+        &mut c,
+        "old ticket of an unknown form",
+        &|p| put(p, 32, &[7]),
+        &is!(AuthError::Version { .. }),
+    );
     changed(
         &mut c,
         "old ticket with another key's number",
@@ -518,7 +643,11 @@ fn reclaims(t: &mut Table) {
     c.now = START;
     c.pass_time(72 * 3600);
     c.pass_time(72 * 3600);
-    t.refused("a ticket whose key was rotated away", c.connect(&mut a), is!(AuthError::UnknownSecret(_)));
+    t.refused(
+        "a ticket whose key was rotated away",
+        c.connect(&mut a),
+        is!(AuthError::UnknownSecret(_)),
+    );
 }
 
 fn sessions(t: &mut Table) {
@@ -553,15 +682,31 @@ fn sessions(t: &mut Table) {
     let n = ask_b.len();
     let sealed = put(ask_b.clone(), n - 10, &[ask_b[n - 10] ^ 1]);
     t.refused("authorizer damaged", c.handle(&mut sb, &sealed), is!(AuthError::Decrypt(_)));
-    t.refused("ticket request cut short", c.handle(&mut sb, &ask_b[..n - 1]), is!(AuthError::Malformed { .. }));
+    t.refused(
+        "ticket request cut short",
+        c.handle(&mut sb, &ask_b[..n - 1]),
+        is!(AuthError::Malformed { .. }),
+    );
     t.refused(
         "bytes after the ticket request",
         c.handle(&mut sb, &[&ask_b[..], b"x"].concat()),
         is!(AuthError::Malformed { .. }),
     );
-    t.refused("ticket request of a mebibyte", c.handle(&mut sb, &vec![0; 1 << 20]), is!(AuthError::Oversize { .. }));
-    t.refused("unknown request on a session", c.handle(&mut sb, &[0, 8]), is!(AuthError::Request(0x800)));
-    t.refused("empty request on a session", c.handle(&mut sb, &[]), is!(AuthError::Malformed { .. }));
+    t.refused(
+        "ticket request of a mebibyte",
+        c.handle(&mut sb, &vec![0; 1 << 20]),
+        is!(AuthError::Oversize { .. }),
+    );
+    t.refused(
+        "unknown request on a session",
+        c.handle(&mut sb, &[0, 8]),
+        is!(AuthError::Request(0x800)),
+    );
+    t.refused(
+        "empty request on a session",
+        c.handle(&mut sb, &[]),
+        is!(AuthError::Malformed { .. }),
+    );
     t.refused(
         "a client asks for service keys",
         c.handle(&mut sb, &Client::service_keys_request()),
@@ -581,13 +726,25 @@ fn sessions(t: &mut Table) {
         is!(AuthError::Decrypt(_)),
     );
     let (mgr, _) = c.connected("mgr.x");
-    t.refused("service keys read by another daemon", mgr.service_keys(&answer), is!(AuthError::Decrypt(_)));
+    t.refused(
+        "service keys read by another daemon",
+        mgr.service_keys(&answer),
+        is!(AuthError::Decrypt(_)),
+    );
     c.pass_time(60 * 3600);
     let renew = a.renewal(at(c.now), &mut seeded(2)).unwrap().unwrap();
     let renewed = c.handle(&mut sa, &renew).unwrap();
-    t.refused("renewal replayed on its session", c.handle(&mut sa, &renew), is!(AuthError::NoChallenge));
+    t.refused(
+        "renewal replayed on its session",
+        c.handle(&mut sa, &renew),
+        is!(AuthError::NoChallenge),
+    );
     a.renewed(&renewed, at(c.now)).unwrap();
-    t.refused("renewal of another session", c.handle(&mut sb, &renew), is!(AuthError::WrongProof(_)));
+    t.refused(
+        "renewal of another session",
+        c.handle(&mut sb, &renew),
+        is!(AuthError::WrongProof(_)),
+    );
     c.pass_time(2800);
     let ask = a.renewal(at(c.now), &mut seeded(3)).unwrap().unwrap();
     c.policy.client_keys = KeyTypes::STRONG;
@@ -598,7 +755,11 @@ fn sessions(t: &mut Table) {
     );
     c.policy.client_keys = KeyTypes::ALL;
     c.db.remove(&id("client.a"));
-    t.refused("tickets for a user removed meanwhile", c.handle(&mut sa, &ask), is!(AuthError::UnknownEntity(_)));
+    t.refused(
+        "tickets for a user removed meanwhile",
+        c.handle(&mut sa, &ask),
+        is!(AuthError::UnknownEntity(_)),
+    );
     assert!(c.authority().db.get(&id("client.a")).is_none());
 }
 
@@ -607,19 +768,45 @@ fn services(t: &mut Table) {
     let mut c = Cluster::new(1);
     for name in ["client.a", "client.b"] {
         let (client, _) = c.connected(name);
-        let mut first = |what: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, reason: &dyn Fn(&AuthError) -> bool| {
+        let mut first = |what: &str,
+                         change: &dyn Fn(Vec<u8>) -> Vec<u8>,
+                         reason: &dyn Fn(&AuthError) -> bool| {
             let r = c.authorize(&client, Service::Osd, change, same);
             t.refused(&format!("{what} ({name})"), r, reason);
         };
         first("empty authorizer", &|_| Vec::new(), &is!(AuthError::Malformed { .. }));
-        first("authorizer cut short", &|p| p[..p.len() - 1].to_vec(), &is!(AuthError::Malformed { .. }));
-        first("bytes after the authorizer", &|p| [&p[..], b"x"].concat(), &is!(AuthError::Malformed { .. }));
+        first(
+            "authorizer cut short",
+            &|p| p[..p.len() - 1].to_vec(),
+            &is!(AuthError::Malformed { .. }),
+        );
+        first(
+            "bytes after the authorizer",
+            &|p| [&p[..], b"x"].concat(),
+            &is!(AuthError::Malformed { .. }),
+        );
         first("a monitor's hello at an osd", &|p| put(p, 0, &[10]), &is!(AuthError::Mode { .. }));
         first("authorizer of a mebibyte", &|_| vec![1; 1 << 20], &is!(AuthError::Oversize { .. }));
-        first("authorizer for an unknown service", &|p| put(p, 9, &[64]), &is!(AuthError::WrongService { .. }));
-        first("authorizer for another service", &|p| put(p, 9, &[16]), &is!(AuthError::WrongService { .. }));
-        first("global id of somebody else", &|p| put(p, 1, &[1; 8]), &is!(AuthError::GlobalIdMismatch { .. }));
-        first("ticket with the next key's number", &|p| put(p, 14, &3u64.to_le_bytes()), &is!(AuthError::ForgedTicket));
+        first(
+            "authorizer for an unknown service",
+            &|p| put(p, 9, &[64]),
+            &is!(AuthError::WrongService { .. }),
+        );
+        first(
+            "authorizer for another service",
+            &|p| put(p, 9, &[16]),
+            &is!(AuthError::WrongService { .. }),
+        );
+        first(
+            "global id of somebody else",
+            &|p| put(p, 1, &[1; 8]),
+            &is!(AuthError::GlobalIdMismatch { .. }),
+        );
+        first(
+            "ticket with the next key's number",
+            &|p| put(p, 14, &3u64.to_le_bytes()),
+            &is!(AuthError::ForgedTicket),
+        );
         first(
             "ticket with an unknown key's number",
             &|p| put(p, 14, &77u64.to_le_bytes()),
@@ -665,15 +852,22 @@ fn services(t: &mut Table) {
         );
 
         // Every bit position class of every byte, in either message.
-        let length = client.authorizer(Service::Osd, at(START), &mut seeded(1)).unwrap().hello().len();
+        let length =
+            client.authorizer(Service::Osd, at(START), &mut seeded(1)).unwrap().hello().len();
         for i in 0..length {
             for bit in [0, 3, 7] {
                 let flip = |mut p: Vec<u8>| {
                     p[i] ^= 1 << bit;
                     p
                 };
-                assert!(c.authorize(&client, Service::Osd, flip, same).is_err(), "{name}: first, byte {i}");
-                assert!(c.authorize(&client, Service::Osd, same, flip).is_err(), "{name}: second, byte {i}");
+                assert!(
+                    c.authorize(&client, Service::Osd, flip, same).is_err(),
+                    "{name}: first, byte {i}"
+                );
+                assert!(
+                    c.authorize(&client, Service::Osd, same, flip).is_err(),
+                    "{name}: second, byte {i}"
+                );
             }
         }
         println!("    ({name}: {} flipped bits in authorizers, none let in)", length * 6);
@@ -733,7 +927,9 @@ fn services(t: &mut Table) {
         let mut one = client.authorizer(Service::Osd, at(START), &mut seeded(5)).unwrap();
         let mut two = client.authorizer(Service::Osd, at(START), &mut seeded(6)).unwrap();
         let mut x = ServiceExchange::new(Service::Osd);
-        let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &one.hello()) else { panic!() };
+        let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &one.hello()) else {
+            panic!()
+        };
         let answer = two.answer(&challenge, &mut seeded(7)).unwrap();
         t.refused(
             &format!("answer of another authorizer ({name})"),
@@ -741,7 +937,9 @@ fn services(t: &mut Table) {
             is!(AuthError::AuthorizerChanged),
         );
         let mut x = ServiceExchange::new(Service::Osd);
-        let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &one.hello()) else { panic!() };
+        let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &one.hello()) else {
+            panic!()
+        };
         let answer = one.answer(&challenge, &mut seeded(8)).unwrap();
         let Ok(ServiceStep::Done(_)) = c.step(Service::Osd, &mut x, &answer) else { panic!() };
         t.refused(
@@ -774,11 +972,23 @@ fn services(t: &mut Table) {
     );
     let shared = CryptoKey::generate(KeyType::Aes256k, at(1), &mut seeded(4));
     let other = CryptoKey::generate(KeyType::Aes256k, at(1), &mut seeded(5));
-    let fake = Authorizer::among_monitors(&id("mon.b"), 0, &other, at(START), &mut seeded(5)).unwrap().hello();
+    let fake = Authorizer::among_monitors(&id("mon.b"), 0, &other, at(START), &mut seeded(5))
+        .unwrap()
+        .hello();
     let step = |hello: &[u8], service| {
-        ServiceExchange::new(service).step(hello, true, &TicketKey::of_monitors(&shared), at(START), &mut seeded(6))
+        ServiceExchange::new(service).step(
+            hello,
+            true,
+            &TicketKey::of_monitors(&shared),
+            at(START),
+            &mut seeded(6),
+        )
     };
-    t.refused("a monitor of another cluster", step(&fake, Service::Mon), is!(AuthError::ForgedTicket));
+    t.refused(
+        "a monitor of another cluster",
+        step(&fake, Service::Mon),
+        is!(AuthError::ForgedTicket),
+    );
     t.refused(
         "a client at the port for monitors",
         step(&put(hello, 9, &[1]), Service::Mon),
@@ -818,7 +1028,9 @@ fn fakes(t: &mut Table) {
         theirs.hello();
         let proof = theirs.answer(&more, &mut seeded(8)).unwrap();
         client.answer(&more, &mut seeded(8)).unwrap();
-        x.finish(&proof, secure, &mut || Some(1), &user.authority(), &mut seeded(9)).unwrap().payload
+        x.finish(&proof, secure, &mut || Some(1), &user.authority(), &mut seeded(9))
+            .unwrap()
+            .payload
     };
     let payload = done(&fake, true, &mut client);
     t.refused(
@@ -861,7 +1073,9 @@ fn fakes(t: &mut Table) {
         is!(AuthError::Decrypt(_)),
     );
     let mut x = ServiceExchange::new(Service::Osd);
-    let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &mine.hello()) else { panic!() };
+    let Ok(ServiceStep::More(challenge)) = c.step(Service::Osd, &mut x, &mine.hello()) else {
+        panic!()
+    };
     t.refused(
         "an osd that cannot open the ticket: its reply",
         mine.finish(&[&68u32.to_le_bytes()[..], &[7; 68]].concat(), false),
@@ -870,12 +1084,18 @@ fn fakes(t: &mut Table) {
     // A reply recorded from an earlier exchange on the same ticket.
     let mut earlier = client.authorizer(Service::Osd, at(START), &mut seeded(2)).unwrap();
     let mut x = ServiceExchange::new(Service::Osd);
-    let Ok(ServiceStep::More(second)) = c.step(Service::Osd, &mut x, &earlier.hello()) else { panic!() };
+    let Ok(ServiceStep::More(second)) = c.step(Service::Osd, &mut x, &earlier.hello()) else {
+        panic!()
+    };
     let answer = earlier.answer(&second, &mut seeded(3)).unwrap();
     let Ok(ServiceStep::Done(done)) = c.step(Service::Osd, &mut x, &answer) else { panic!() };
     let mut later = client.authorizer(Service::Osd, at(START), &mut seeded(4)).unwrap();
     later.answer(&challenge, &mut seeded(5)).unwrap();
-    t.refused("an osd's reply replayed", later.finish(&done.payload, true), is!(AuthError::WrongNonce));
+    t.refused(
+        "an osd's reply replayed",
+        later.finish(&done.payload, true),
+        is!(AuthError::WrongNonce),
+    );
     t.refused(
         "downgrade: an osd's secure reply in crc mode",
         earlier.finish(&done.payload, false),
@@ -936,7 +1156,8 @@ fn capabilities(t: &mut Table) {
     let _: &dyn Entropy = &seeded(1);
 }
 
-/// Whoever has no key uses no number up: they are drawn ten thousand at a time from a durable range.
+/// Whoever has no key uses no number up: they are drawn ten thousand at a time from a durable
+/// range.
 #[test]
 fn a_proof_that_fails_takes_no_global_id() {
     let mut c = Cluster::new(1);

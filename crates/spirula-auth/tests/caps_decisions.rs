@@ -4,7 +4,8 @@
 
 use proptest::prelude::*;
 use spirula_auth::caps::{
-    self, AppMetadata, Args, ClassCall, MdsAccess, MdsCaps, MgrAccess, MgrCaps, MonAccess, MonCaps, OsdAccess, OsdCaps,
+    self, AppMetadata, Args, ClassCall, MdsAccess, MdsCaps, MgrAccess, MgrCaps, MonAccess, MonCaps,
+    OsdAccess, OsdCaps,
 };
 
 fn apps(text: &str) -> AppMetadata {
@@ -20,13 +21,18 @@ fn apps(text: &str) -> AppMetadata {
 }
 
 fn args(text: &str) -> Args {
-    text.split(';').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim().to_owned(), v.to_owned())).collect()
+    text.split(';')
+        .filter_map(|p| p.split_once('='))
+        .map(|(k, v)| (k.trim().to_owned(), v.to_owned()))
+        .collect()
 }
 
-/// `ops`: r, w, and class calls `class.method:rw`, `!` before one that is not on the list of classes.
+/// `ops`: r, w, and class calls `class.method:rw`, `!` before one that is not on the list of
+/// classes.
 fn osd(text: &str, place: &str, ops: &str) -> bool {
     let mut place = place.split('/');
-    let (pool, namespace, object) = (place.next().unwrap(), place.next().unwrap_or(""), place.next().unwrap_or("obj"));
+    let (pool, namespace, object) =
+        (place.next().unwrap(), place.next().unwrap_or(""), place.next().unwrap_or("obj"));
     let metadata = apps("cephfs:data=a rbd");
     let mut classes = Vec::new();
     for op in ops.split_whitespace().filter(|o| o.contains('.')) {
@@ -142,7 +148,9 @@ fn mon(text: &str, service: &str, command: &str, arguments: &str, perm: &str) ->
 /// Grants for OSDs are separated by semicolons, too: behind one stands no more than before.
 #[test]
 fn a_bootstrap_key_makes_users_of_block_devices_alone() {
-    for (profile, caps_mon) in [("bootstrap-rbd", "profile rbd"), ("bootstrap-rbd-mirror", "profile rbd-mirror")] {
+    for (profile, caps_mon) in
+        [("bootstrap-rbd", "profile rbd"), ("bootstrap-rbd-mirror", "profile rbd-mirror")]
+    {
         let caps: MonCaps = format!("profile {profile}").parse().unwrap();
         for (caps_osd, allowed) in [
             ("profile rbd", true),
@@ -187,9 +195,30 @@ fn mon_caps_decide() {
         ("allow rwx", "config-key", "config-key get", "key=a", "r", false),
         ("allow *", "config-key", "config-key get", "key=a", "r", true),
         ("allow service config-key rw", "config-key", "config-key get", "key=a", "r", true),
-        ("allow command \"osd blocklist\" with blocklistop=add", "osd", "osd blocklist", "blocklistop=add", "rw", true),
-        ("allow command \"osd blocklist\" with blocklistop=add", "osd", "osd blocklist", "blocklistop=rm", "rw", false),
-        ("allow command \"osd blocklist\" with blocklistop=add", "osd", "osd blocklist", "", "rw", false),
+        (
+            "allow command \"osd blocklist\" with blocklistop=add",
+            "osd",
+            "osd blocklist",
+            "blocklistop=add",
+            "rw",
+            true,
+        ),
+        (
+            "allow command \"osd blocklist\" with blocklistop=add",
+            "osd",
+            "osd blocklist",
+            "blocklistop=rm",
+            "rw",
+            false,
+        ),
+        (
+            "allow command \"osd blocklist\" with blocklistop=add",
+            "osd",
+            "osd blocklist",
+            "",
+            "rw",
+            false,
+        ),
         ("allow command foo with k prefix ab", "x", "foo", "k=abc", "rwx", true),
         ("allow command foo with k prefix ab", "x", "foo", "k=ba", "rwx", false),
         ("allow command foo with k regex \"a+\"", "x", "foo", "k=aaa", "rwx", true),
@@ -210,11 +239,32 @@ fn mon_caps_decide() {
         ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4:0/0", "rw", false),
         ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4/0", "rw", false),
         ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4:0/00", "rw", false),
-        ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4:0/4294967296", "rw", false),
-        ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4:0/4294967295", "rw", true),
+        (
+            "profile rbd",
+            "osd",
+            "osd blocklist",
+            "blocklistop=add;addr=1.2.3.4:0/4294967296",
+            "rw",
+            false,
+        ),
+        (
+            "profile rbd",
+            "osd",
+            "osd blocklist",
+            "blocklistop=add;addr=1.2.3.4:0/4294967295",
+            "rw",
+            true,
+        ),
         ("profile rbd", "osd", "osd blocklist", "blocklistop=rm;addr=1.2.3.4:0/77", "rw", false),
         ("profile rbd", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4/8/77", "rw", false),
-        ("profile simple-rados-client", "osd", "osd blocklist", "blocklistop=add;addr=1.2.3.4:0/77", "rw", false),
+        (
+            "profile simple-rados-client",
+            "osd",
+            "osd blocklist",
+            "blocklistop=add;addr=1.2.3.4:0/77",
+            "rw",
+            false,
+        ),
         (
             "profile simple-rados-client-with-blocklist",
             "osd",
@@ -262,7 +312,8 @@ fn mon_caps_decide() {
             "profile bootstrap-rbd",
             "auth",
             "auth get-or-create",
-            "entity=client.v;caps_mon=profile rbd;caps_osd=profile rbd pool=vms, profile rbd-read-only pool=images",
+            "entity=client.v;caps_mon=profile rbd;caps_osd=profile rbd pool=vms, profile \
+                rbd-read-only pool=images",
             "rwx",
             true,
         ),
@@ -274,7 +325,14 @@ fn mon_caps_decide() {
             "rwx",
             false,
         ),
-        ("profile bootstrap-mgr", "auth", "auth get-or-create", "entity=mgr.x;caps_mon=allow profile mgr", "rwx", true),
+        (
+            "profile bootstrap-mgr",
+            "auth",
+            "auth get-or-create",
+            "entity=mgr.x;caps_mon=allow profile mgr",
+            "rwx",
+            true,
+        ),
         (
             "profile bootstrap-mds",
             "auth",
@@ -283,11 +341,39 @@ fn mon_caps_decide() {
             "rwx",
             true,
         ),
-        ("profile rbd-mirror-peer", "config-key", "config-key set", "key=rbd/mirror/peer/3/uuid", "rw", true),
-        ("profile rbd-mirror-peer", "config-key", "config-key get", "key=rbd/mirror/peer/3/uuid", "r", false),
+        (
+            "profile rbd-mirror-peer",
+            "config-key",
+            "config-key set",
+            "key=rbd/mirror/peer/3/uuid",
+            "rw",
+            true,
+        ),
+        (
+            "profile rbd-mirror-peer",
+            "config-key",
+            "config-key get",
+            "key=rbd/mirror/peer/3/uuid",
+            "r",
+            false,
+        ),
         ("profile rbd-mirror-peer", "config-key", "config-key set", "key=mgr/peer", "rw", false),
-        ("profile cephfs-mirror", "config-key", "config-key get", "key=cephfs/mirror/peer/1", "r", true),
-        ("profile cephfs-mirror", "config-key", "config-key get", "key=rbd/mirror/peer/1", "r", false),
+        (
+            "profile cephfs-mirror",
+            "config-key",
+            "config-key get",
+            "key=cephfs/mirror/peer/1",
+            "r",
+            true,
+        ),
+        (
+            "profile cephfs-mirror",
+            "config-key",
+            "config-key get",
+            "key=rbd/mirror/peer/1",
+            "r",
+            false,
+        ),
         ("profile read-only", "config-key", "config-key get", "key=a", "r", false),
         ("profile nosuch", "mon", "mon dump", "", "r", false),
         ("allow r network 10.0.0.0/8", "osd", "osd dump", "", "r", true),
@@ -351,16 +437,23 @@ fn mgr_caps_decide() {
         ("allow service osd r", "", "", "", "r", false),
         ("allow r network 1.0.0.0/8", "", "", "", "r", false),
     ] {
-        assert_eq!(mgr(text, module, command, arguments, perm), allowed, "{text:?} {module} {command:?} {perm}");
+        assert_eq!(
+            mgr(text, module, command, arguments, perm),
+            allowed,
+            "{text:?} {module} {command:?} {perm}"
+        );
     }
 }
 
 #[test]
 fn everything_at_managers_is_the_star_alone() {
-    let all =
-        |text: &str, addr: Option<&str>| text.parse::<MgrCaps>().unwrap().allows_all(addr.map(|a| a.parse().unwrap()));
+    let all = |text: &str, addr: Option<&str>| {
+        text.parse::<MgrCaps>().unwrap().allows_all(addr.map(|a| a.parse().unwrap()))
+    };
     assert!(all("allow *", None) && all("allow r, allow all", None));
-    for text in ["allow rwx", "allow service mgr *", "profile read-write", "allow command \"pg dump\""] {
+    for text in
+        ["allow rwx", "allow service mgr *", "profile read-write", "allow command \"pg dump\""]
+    {
         assert!(!all(text, None), "{text}");
     }
     let near = "allow * network 10.0.0.0/8";
@@ -462,7 +555,8 @@ fn words() -> impl Strategy<Value = String> {
         Just(" "),
     ];
     let gap = prop_oneof![3 => Just(" "), 1 => Just("")];
-    proptest::collection::vec((word, gap), 0..14).prop_map(|v| v.into_iter().flat_map(|(a, b)| [a, b]).collect())
+    proptest::collection::vec((word, gap), 0..14)
+        .prop_map(|v| v.into_iter().flat_map(|(a, b)| [a, b]).collect())
 }
 
 proptest! {
@@ -481,7 +575,8 @@ proptest! {
                 Ok(()) => {
                     // White space before and after, and another grant, change nothing.
                     if !(service == "mds" && text == "allow") {
-                        for wrapped in [format!("{text} "), format!("  {text}"), format!("{}, allow r", text.trim_end())] {
+                        for wrapped in [format!("{text} "), format!("  {text}"), format!("{}, \
+                            allow r", text.trim_end())] {
                             prop_assert!(caps::validate(service, &wrapped).is_ok(), "{} {:?}", service, wrapped);
                         }
                     }

@@ -13,8 +13,14 @@ pub mod feature {
     /// What this crate can read.
     pub const READ: u64 = WRITE | JOURNALING | NON_PRIMARY;
     /// What this crate can write to.
-    pub const WRITE: u64 =
-        LAYERING | STRIPING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN | DATA_POOL | OPERATIONS;
+    pub const WRITE: u64 = LAYERING
+        | STRIPING
+        | EXCLUSIVE_LOCK
+        | OBJECT_MAP
+        | FAST_DIFF
+        | DEEP_FLATTEN
+        | DATA_POOL
+        | OPERATIONS;
 }
 
 /// Flags of an image or snapshot.
@@ -33,18 +39,21 @@ pub fn refused(features: u64, incompatible: u64, writes: bool) -> Option<&'stati
     }
     if has(feature::DIRTY_CACHE) {
         return Some(
-            "a client's persistent cache holds changes that are not in it; flush that with 'rbd persistent-cache'",
+            "a client's persistent cache holds changes that are not in it; flush that with 'rbd \
+                persistent-cache'",
         );
     }
     if writes && has(feature::JOURNALING) {
         return Some(
-            "it has the feature journaling, which is not supported here; open it read-only, or disable the feature with \
+            "it has the feature journaling, which is not supported here; open it read-only, or \
+                disable the feature with \
              'rbd feature disable'",
         );
     }
     if writes && has(feature::NON_PRIMARY) {
         return Some(
-            "it is the copy of a mirrored image; open it read-only, or promote it with 'rbd mirror image promote'",
+            "it is the copy of a mirrored image; open it read-only, or promote it with 'rbd mirror \
+                image promote'",
         );
     }
     let unknown = if writes { features & !feature::WRITE } else { incompatible & !feature::READ };

@@ -1,9 +1,11 @@
 //! An open image: what is known of it, its watch, and how it is kept up to date.
 //!
-//! Whatever depends on the header takes a look ([`Info`]) at its begin. A notification that the header has changed makes the look
-//! *stale*, and whoever begins then reads the header anew first. So a write that begins after somebody was told that his snapshot
-//! is there goes into that snapshot's context. Images with the feature exclusive-lock need less: there whoever makes a snapshot holds
-//! the lock, and the header is always read anew when the lock comes back ([`crate::owner`]).
+//! Whatever depends on the header takes a look ([`Info`]) at its begin. A notification that the
+//! header has changed makes the look *stale*, and whoever begins then reads the header anew first.
+//! So a write that begins after somebody was told that his snapshot is there goes into that
+//! snapshot's context. Images with the feature exclusive-lock need less: there whoever makes a
+//! snapshot holds the lock, and the header is always read anew when the lock comes back
+//! ([`crate::owner`]).
 
 use crate::header::{self, Fixed, Parent, ask, feature};
 use crate::io::COPYING;
@@ -51,7 +53,12 @@ impl FromStr for Spec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("'{text}' is no image; write POOL/IMAGE, POOL/NAMESPACE/IMAGE or POOL/IMAGE@SNAPSHOT");
+        let bad = || {
+            format!(
+                "'{text}' is no image; write POOL/IMAGE, POOL/NAMESPACE/IMAGE or \
+                    POOL/IMAGE@SNAPSHOT"
+            )
+        };
         let (path, snap) = match text.split_once('@') {
             Some((path, snap)) => (path, Some(snap.to_owned())),
             None => (text, None),
@@ -144,9 +151,10 @@ impl<R: Rados> Info<R> {
     }
 }
 
-/// Changes that are under way, for whoever wants them durable. Those of overlapping ranges are done one after the other, in the order
-/// in which they came: how long one waits for its note in the object map, or for memory, says nothing of which was wanted last.
-/// A client that repeats one over another connection, and then changes the same bytes, must not see the first come last.
+/// Changes that are under way, for whoever wants them durable. Those of overlapping ranges are done
+/// one after the other, in the order in which they came: how long one waits for its note in the
+/// object map, or for memory, says nothing of which was wanted last. A client that repeats one over
+/// another connection, and then changes the same bytes, must not see the first come last.
 #[derive(Default)]
 pub(crate) struct Changes {
     next: Cell<u64>,
@@ -174,7 +182,8 @@ impl Drop for Change<'_> {
 }
 
 impl Change<'_> {
-    /// Waits for all that came before and changes some of the same bytes. Nobody has anything yet that those may wait for.
+    /// Waits for all that came before and changes some of the same bytes. Nobody has anything yet
+    /// that those may wait for.
     pub(crate) async fn turn(&self) {
         loop {
             let ended = {
@@ -233,17 +242,21 @@ pub struct Image<R: Rados> {
     pub(crate) presence: Presence,
     generation: u32,
     info: RefCell<Rc<Info<R>>>,
-    /// Looks that were wanted, and the newest of them that was taken: the header may have changed while they differ.
+    /// Looks that were wanted, and the newest of them that was taken: the header may have changed
+    /// while they differ.
     wanted: Cell<u64>,
     known: Cell<u64>,
     reading: Mutex<()>,
-    /// Shared by changes that are under way; whoever takes or gives the lock of the image has it alone.
+    /// Shared by changes that are under way; whoever takes or gives the lock of the image has it
+    /// alone.
     pub(crate) gate: RwLock<()>,
     /// The watch under whose cookie we hold the lock.
     pub(crate) owner: Cell<Option<u64>>,
-    /// The watches under whose cookies the cluster may have noted our hold, also where we could not take it back.
+    /// The watches under whose cookies the cluster may have noted our hold, also where we could not
+    /// take it back.
     pub(crate) claimed: RefCell<BTreeSet<u64>>,
-    /// Had by whoever takes, renames or gives the lock: each of them asks and then notes what came of it.
+    /// Had by whoever takes, renames or gives the lock: each of them asks and then notes what came
+    /// of it.
     pub(crate) hold: Mutex<()>,
     /// The map, while we hold the lock and the map is right.
     pub(crate) map: RefCell<Option<ObjectMap>>,
@@ -281,7 +294,8 @@ fn place(pool: PoolId, namespace: &[u8]) -> ObjectLocator {
 }
 
 impl<R: Rados> Image<R> {
-    /// Opens an image; to write to it, too, if `writes` and it is no snapshot. It is watched until [`Image::close`].
+    /// Opens an image; to write to it, too, if `writes` and it is no snapshot. It is watched until
+    /// [`Image::close`].
     ///
     /// # Errors
     /// [`OpenError`].
@@ -289,21 +303,29 @@ impl<R: Rados> Image<R> {
         let pool = rados.pool(&spec.pool).await.ok_or_else(|| OpenError::NoPool(spec.clone()))?;
         let at = place(pool, spec.namespace.as_bytes());
         let name = spec.to_string();
-        let ask_id =
-            Request::new(at.clone(), format!("rbd_id.{}", spec.image).into(), vec![ask::plain("get_id")], rados.now());
+        let ask_id = Request::new(
+            at.clone(),
+            format!("rbd_id.{}", spec.image).into(),
+            vec![ask::plain("get_id")],
+            rados.now(),
+        );
         let id = match outputs_of::<1>(rados.execute(ask_id).await) {
             Ok([id]) => header::text(&id).map_err(|e| OpenError::Decode(name.clone(), e))?,
             Err(r) if r == -errno::ENOENT => {
                 let old = format!("{}.rbd", spec.image).into();
                 let stat = Request::new(at, old, vec![OsdOp::stat()], rados.now());
                 return Err(match rados.execute(stat).await.result {
-                    0 => OpenError::Refused(name, "it is of format 1; convert it with 'rbd migration' or 'rbd export'"),
+                    0 => OpenError::Refused(
+                        name,
+                        "it is of format 1; convert it with 'rbd migration' or 'rbd export'",
+                    ),
                     _ => OpenError::NoImage(spec.clone()),
                 });
             }
             Err(r) => return Err(OpenError::Failed(name, "read its id", r)),
         };
-        let image = Self::open_id(rados, name, at, &id, writes && spec.snap.is_none(), None, 0).await;
+        let image =
+            Self::open_id(rados, name, at, &id, writes && spec.snap.is_none(), None, 0).await;
         let image = match (image, &spec.snap) {
             (Err(OpenError::Failed(_, _, r)), _) if r == -errno::ENOENT => {
                 return Err(OpenError::NoImage(spec.clone()));
@@ -311,8 +333,20 @@ impl<R: Rados> Image<R> {
             (image, None) => image?,
             (image, Some(snap)) => {
                 let image = image?;
-                let found = image.find_snap(snap.as_bytes()).await?.ok_or_else(|| OpenError::NoSnap(spec.clone()))?;
-                Self::open_id(rados, spec.to_string(), image.meta.clone(), &id, false, Some(found), 0).await?
+                let found = image
+                    .find_snap(snap.as_bytes())
+                    .await?
+                    .ok_or_else(|| OpenError::NoSnap(spec.clone()))?;
+                Self::open_id(
+                    rados,
+                    spec.to_string(),
+                    image.meta.clone(),
+                    &id,
+                    false,
+                    Some(found),
+                    0,
+                )
+                .await?
             }
         };
         // A snapshot does not change; where it matters whether it is still there, that is asked.
@@ -329,7 +363,15 @@ impl<R: Rados> Image<R> {
         parent: &'a Parent,
         generation: u32,
     ) -> Pin<Box<dyn Future<Output = Result<Rc<Self>, OpenError>> + 'a>> {
-        Box::pin(Self::open_id(rados, name, meta, &parent.image, false, Some(parent.snap), generation))
+        Box::pin(Self::open_id(
+            rados,
+            name,
+            meta,
+            &parent.image,
+            false,
+            Some(parent.snap),
+            generation,
+        ))
     }
 
     async fn open_id(
@@ -345,9 +387,14 @@ impl<R: Rados> Image<R> {
         let header: Bytes = format!("rbd_header.{id}").into();
         let failed = |r| OpenError::Failed(name.clone(), "read its header", r);
         let decode = |e| OpenError::Decode(name.clone(), e);
-        let read =
-            async |ops: Vec<OsdOp>| rados.execute(Request::new(meta.clone(), header.clone(), ops, rados.now())).await;
-        let ops = vec![ask::features(writes), ask::plain("get_object_prefix"), ask::at("get_size", SNAP_HEAD)];
+        let read = async |ops: Vec<OsdOp>| {
+            rados.execute(Request::new(meta.clone(), header.clone(), ops, rados.now())).await
+        };
+        let ops = vec![
+            ask::features(writes),
+            ask::plain("get_object_prefix"),
+            ask::at("get_size", SNAP_HEAD),
+        ];
         let [features, prefix, size] = outputs_of(read(ops).await).map_err(failed)?;
         let (features, incompatible) = header::numbers(&features).map_err(decode)?;
         if let Some(why) = header::refused(features, incompatible, writes) {
@@ -356,15 +403,18 @@ impl<R: Rados> Image<R> {
         let (order, _) = header::size(&size).map_err(decode)?;
         let (mut unit, mut count, mut data_pool) = (0, 1, meta.pool);
         if features & feature::STRIPING != 0 {
-            let [stripes] = outputs_of(read(vec![ask::plain("get_stripe_unit_count")]).await).map_err(failed)?;
+            let [stripes] = outputs_of(read(vec![ask::plain("get_stripe_unit_count")]).await)
+                .map_err(failed)?;
             (unit, count) = header::numbers(&stripes).map_err(decode)?;
         }
         if features & feature::DATA_POOL != 0 {
-            let [pool] = outputs_of(read(vec![ask::plain("get_data_pool")]).await).map_err(failed)?;
+            let [pool] =
+                outputs_of(read(vec![ask::plain("get_data_pool")]).await).map_err(failed)?;
             data_pool = header::number(&pool).map_err(decode)? as PoolId;
         }
-        let layout = Layout::new(order, unit, count)
-            .ok_or_else(|| OpenError::Refused(name.clone(), "its objects are of a size that is not known here"))?;
+        let layout = Layout::new(order, unit, count).ok_or_else(|| {
+            OpenError::Refused(name.clone(), "its objects are of a size that is not known here")
+        })?;
         let fixed = Fixed { layout, prefix: header::text(&prefix).map_err(decode)?, data_pool };
         let image = Rc::new(Self {
             rados: rados.clone(),
@@ -410,14 +460,17 @@ impl<R: Rados> Image<R> {
         for id in self.info().snaps.clone() {
             match outputs_of::<1>(self.on_header(vec![ask::at("snapshot_get", id)], false).await) {
                 Ok([answer]) => {
-                    let found = header::snapshot(&answer).map_err(|e| OpenError::Decode(self.name.clone(), e))?;
+                    let found = header::snapshot(&answer)
+                        .map_err(|e| OpenError::Decode(self.name.clone(), e))?;
                     if found.is_some_and(|n| n == name) {
                         return Ok(Some(id));
                     }
                 }
                 // It was removed meanwhile.
                 Err(r) if r == -errno::ENOENT => {}
-                Err(r) => return Err(OpenError::Failed(self.name.clone(), "read its snapshots", r)),
+                Err(r) => {
+                    return Err(OpenError::Failed(self.name.clone(), "read its snapshots", r));
+                }
             }
         }
         Ok(None)
@@ -438,20 +491,23 @@ impl<R: Rados> Image<R> {
         self.squeeze(request).await
     }
 
-    /// Does what needs next to no room, or makes some, on a full cluster, too: a lock that nobody could give or rename there would be
-    /// taken for that of a dead client, and what nobody could delete would never make room. Where the cluster refuses it even so, it
-    /// waits for room like any write.
+    /// Does what needs next to no room, or makes some, on a full cluster, too: a lock that nobody
+    /// could give or rename there would be taken for that of a dead client, and what nobody could
+    /// delete would never make room. Where the cluster refuses it even so, it waits for room like
+    /// any write.
     pub(crate) async fn squeeze(&self, request: Request) -> Reply {
         let tries = Request { flags: request.flags | flag::FULL_TRY, ..request.clone() };
         let reply = self.rados.execute(tries).await;
         match reply.result {
-            r if r == -errno::ENOSPC || r == -errno::EDQUOT => self.seen(self.rados.execute(request).await),
+            r if r == -errno::ENOSPC || r == -errno::EDQUOT => {
+                self.seen(self.rados.execute(request).await)
+            }
             _ => self.seen(reply),
         }
     }
 
-    /// Takes note if the cluster refuses us. That there is no such pool (any more), which no OSD says, is EIO: where the pool is gone all
-    /// data is, and none of it is a hole.
+    /// Takes note if the cluster refuses us. That there is no such pool (any more), which no OSD
+    /// says, is EIO: where the pool is gone all data is, and none of it is a hole.
     pub(crate) fn seen(&self, mut reply: Reply) -> Reply {
         if reply.result == -errno::ENOENT && reply.ops.is_empty() {
             tracing::error!("{}: its pool is gone", self.name);
@@ -459,7 +515,10 @@ impl<R: Rados> Image<R> {
         }
         if reply.result == -errno::ESHUTDOWN && !self.fenced.get() {
             self.fence_self();
-            tracing::error!("{}: the cluster refuses this client; another one has broken its lock", self.name);
+            tracing::error!(
+                "{}: the cluster refuses this client; another one has broken its lock",
+                self.name
+            );
         }
         reply
     }
@@ -503,8 +562,8 @@ impl<R: Rados> Image<R> {
     /// Reads the header, unless somebody else has just done so.
     async fn look_anew(&self) -> Result<(), OpenError> {
         let _one = self.reading.lock().await;
-        // A notification that comes while it is read may be of something that was not there yet. Until it is read nobody takes
-        // what is known for new.
+        // A notification that comes while it is read may be of something that was not there yet.
+        // Until it is read nobody takes what is known for new.
         let wanted = self.wanted.get();
         if self.known.get() == wanted {
             return Ok(());
@@ -524,7 +583,8 @@ impl<R: Rados> Image<R> {
             ask::at("get_flags", snap),
             ask::plain("get_snapcontext"),
         ];
-        let [features, size, flags, context] = outputs_of(self.on_header(ops, false).await).map_err(failed)?;
+        let [features, size, flags, context] =
+            outputs_of(self.on_header(ops, false).await).map_err(failed)?;
         let (features, incompatible) = header::numbers(&features).map_err(decode)?;
         if let Some(why) = header::refused(features, incompatible, self.writes) {
             return Err(OpenError::Refused(self.name.clone(), why));
@@ -555,10 +615,20 @@ impl<R: Rados> Image<R> {
             return Ok(b.image.clone());
         }
         if self.generation >= GENERATIONS {
-            return Err(OpenError::Refused(self.name.clone(), "it is a clone of a clone too many times"));
+            return Err(OpenError::Refused(
+                self.name.clone(),
+                "it is a clone of a clone too many times",
+            ));
         }
         let name = format!("parent {} of {}", String::from_utf8_lossy(&spec.image), self.name);
-        Self::open_boxed(&self.rados, name, place(spec.pool, &spec.namespace), spec, self.generation + 1).await
+        Self::open_boxed(
+            &self.rados,
+            name,
+            place(spec.pool, &spec.namespace),
+            spec,
+            self.generation + 1,
+        )
+        .await
     }
 
     /// Its size in bytes, as far as is known.
@@ -598,7 +668,11 @@ impl<R: Rados> Image<R> {
                 Ok(())
             }
             // Whoever may only read cannot watch, and sees what the image was when it was opened.
-            Err(r) if !self.writes && [-errno::EPERM, -errno::EACCES, -errno::EROFS].contains(&r) => Ok(()),
+            Err(r)
+                if !self.writes && [-errno::EPERM, -errno::EACCES, -errno::EROFS].contains(&r) =>
+            {
+                Ok(())
+            }
             Err(r) => Err(OpenError::Failed(self.name.clone(), "watch it", r)),
         }
     }
@@ -668,7 +742,11 @@ impl<R: Rados> Image<R> {
                 }
                 Err(r) if r == -errno::ESHUTDOWN || r == -errno::ENOENT => {
                     self.fence_self();
-                    tracing::error!("{}: it cannot be watched any more ({})", self.name, errno::name(-r));
+                    tracing::error!(
+                        "{}: it cannot be watched any more ({})",
+                        self.name,
+                        errno::name(-r)
+                    );
                     return None;
                 }
                 Err(_) => self.rados.sleep(RETRY).await,

@@ -1,17 +1,20 @@
 //! Reading, writing and zeroing an image.
 //!
-//! * A change is answered when the cluster has answered for every object of it: it is durable then, so a flush has to wait for what
-//!   is still under way, and for nothing else.
-//! * Of a clone an object that does not exist is the parent's. A change of part of it makes it first, with what the parent has
-//!   (*copy-up*). Where there are snapshots these get it, too, by an operation without a snapshot context before the change: a snapshot
-//!   must not see its parent's bytes go when the image is cut from it. All that is safe to repeat and to race with others: an
-//!   object that exists is not copied up again.
-//! * A copy-up needs memory for a whole object, however little is changed, which nobody who counts the bytes of requests sees. All of an image
-//!   together have [`COPYING`] bytes; others wait, with nothing but their change: into which pieces of the parent the object is cut, which may
-//!   be many, is computed behind that.
-//! * Changes of the same bytes are done in the order in which they came ([`crate::image::Changes`]). Others of one object may be under
-//!   way beside each other, but for one that deletes it: it is alone, for it notes in the object map that the object is gone when it
-//!   is done.
+//! * A change is answered when the cluster has answered for every object of it: it is durable then,
+//!   so a flush has to wait for what is still under way, and for nothing else.
+//! * Of a clone an object that does not exist is the parent's. A change of part of it makes it
+//!   first, with what the parent has (*copy-up*). Where there are snapshots these get it, too, by
+//!   an operation without a snapshot context before the change: a snapshot must not see its
+//!   parent's bytes go when the image is cut from it. All that is safe to repeat and to race with
+//!   others: an object that exists is not copied up again.
+//! * A copy-up needs memory for a whole object, however little is changed, which nobody who counts
+//!   the bytes of requests sees. All of an image together have [`COPYING`] bytes; others wait, with
+//!   nothing but their change: into which pieces of the parent the object is cut, which may be
+//!   many, is computed behind that.
+//! * Changes of the same bytes are done in the order in which they came
+//!   ([`crate::image::Changes`]). Others of one object may be under way beside each other, but for
+//!   one that deletes it: it is alone, for it notes in the object map that the object is gone when
+//!   it is done.
 
 use crate::header;
 use crate::image::{Image, Info, outputs, outputs_of};
@@ -31,16 +34,20 @@ use tokio::sync::RwLock;
 
 /// Largest read or write, bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Memory for what is copied up from the parent at a time, bytes; of one object that needs more, all of it.
+/// Memory for what is copied up from the parent at a time, bytes; of one object that needs more,
+/// all of it.
 pub(crate) const COPYING: usize = 64 << 20;
-/// Copies of an object's bytes that there may be while it is copied up: as they are read, and put together.
+/// Copies of an object's bytes that there may be while it is copied up: as they are read, and put
+/// together.
 const COPIES: u64 = 2;
-/// What is noted of each piece of the image that such an object is cut into while it is copied up, bytes.
+/// What is noted of each piece of the image that such an object is cut into while it is copied up,
+/// bytes.
 const NOTED: u64 = 256;
 
 impl<R: Rados> Image<R> {
     fn request(&self, info: &Info<R>, object: u64, ops: Vec<OsdOp>, writes: bool) -> Request {
-        let mut r = Request::new(self.data.clone(), self.fixed.object(object), ops, self.rados.now());
+        let mut r =
+            Request::new(self.data.clone(), self.fixed.object(object), ops, self.rados.now());
         if writes {
             (r.flags, r.snap_seq, r.snaps) = (flag::WRITE, info.snap_seq, info.snaps.clone());
         } else if let Some(snap) = self.snap {
@@ -77,12 +84,14 @@ impl<R: Rados> Image<R> {
     /// Ranges of the image (first byte, bytes), one behind the other.
     async fn read_ranges(&self, info: &Info<R>, ranges: &[(u64, u64)]) -> Result<Bytes, i32> {
         let layout = self.fixed.layout;
-        // What adjoins in an object is read at once, also where it is of several ranges: so is what a clone that is cut as its
-        // parent wants of that.
+        // What adjoins in an object is read at once, also where it is of several ranges: so is what
+        // a clone that is cut as its parent wants of that.
         let mut runs: Vec<Run> = Vec::new();
         for run in ranges.iter().flat_map(|(at, length)| layout.runs(*at, *length)) {
             match runs.last_mut() {
-                Some(l) if l.object == run.object && l.offset + l.length == run.offset => l.length += run.length,
+                Some(l) if l.object == run.object && l.offset + l.length == run.offset => {
+                    l.length += run.length
+                }
                 _ => runs.push(run),
             }
         }
@@ -98,7 +107,8 @@ impl<R: Rados> Image<R> {
         let length = run.length as usize;
         if self.state(run.object) != Some(State::Missing) {
             let op = OsdOp::read(run.offset, run.length);
-            let reply = self.seen(self.rados.execute(self.request(info, run.object, vec![op], false)).await);
+            let reply = self
+                .seen(self.rados.execute(self.request(info, run.object, vec![op], false)).await);
             match outputs(reply) {
                 Ok(data) => {
                     let data = data.into_iter().next().unwrap_or_default();
@@ -114,7 +124,12 @@ impl<R: Rados> Image<R> {
         }
         match &info.parent {
             Some(parent) => {
-                let pieces = self.fixed.layout.pieces_before(run.object, run.offset, run.length, parent.overlap);
+                let pieces = self.fixed.layout.pieces_before(
+                    run.object,
+                    run.offset,
+                    run.length,
+                    parent.overlap,
+                );
                 Ok(padded(&parent.image.read_parent(pieces).await?, length))
             }
             None => Ok(Bytes::from(vec![0; length])),
@@ -122,13 +137,17 @@ impl<R: Rados> Image<R> {
     }
 
     /// Pieces of this image, for a clone of it; zeros beyond its end.
-    fn read_parent(&self, pieces: Vec<Extent>) -> Pin<Box<dyn Future<Output = Result<Bytes, i32>> + '_>> {
+    fn read_parent(
+        &self,
+        pieces: Vec<Extent>,
+    ) -> Pin<Box<dyn Future<Output = Result<Bytes, i32>> + '_>> {
         Box::pin(async move {
             let info = self.look().await?;
             let length: u64 = pieces.iter().map(|p| p.length).sum();
             // They are in the image's order: what is beyond its end is behind all the rest.
             let there = |p: Extent| (p.image, p.length.min(info.size.saturating_sub(p.image)));
-            let ranges: Vec<_> = pieces.into_iter().map(there).filter(|(_, length)| *length > 0).collect();
+            let ranges: Vec<_> =
+                pieces.into_iter().map(there).filter(|(_, length)| *length > 0).collect();
             let data = self.read_ranges(&info, &ranges).await?;
             Ok(padded(&data, length as usize))
         })
@@ -137,7 +156,8 @@ impl<R: Rados> Image<R> {
     /// Writes; done when it is durable.
     ///
     /// # Errors
-    /// −errno: ENOSPC beyond the image's end, and those of a change that cannot begin: EROFS, EBUSY, ESHUTDOWN.
+    /// −errno: ENOSPC beyond the image's end, and those of a change that cannot begin: EROFS,
+    /// EBUSY, ESHUTDOWN.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), i32> {
         let change = self.changes.begin(offset, data.len() as u64);
         change.turn().await;
@@ -179,7 +199,8 @@ impl<R: Rados> Image<R> {
         }
     }
 
-    /// A change failed: was that because the lock was lost, and not for good? Then it is done again with the lock.
+    /// A change failed: was that because the lock was lost, and not for good? Then it is done again
+    /// with the lock.
     fn is_again(&self, result: &Result<(), i32>) -> bool {
         result.is_err() && !self.fenced.get() && self.kept().is_err()
     }
@@ -191,7 +212,9 @@ impl<R: Rados> Image<R> {
 
     /// So many bytes of an object, its first ones, are its parent's while it does not exist.
     fn backed(&self, info: &Info<R>, object: u64) -> u64 {
-        info.parent.as_ref().map_or(0, |parent| self.fixed.layout.bytes_before(object, parent.overlap))
+        info.parent
+            .as_ref()
+            .map_or(0, |parent| self.fixed.layout.bytes_before(object, parent.overlap))
     }
 
     fn object_gate(&self, object: u64) -> Rc<RwLock<()>> {
@@ -234,7 +257,8 @@ impl<R: Rados> Image<R> {
 
     async fn change(&self, info: &Info<R>, object: u64, ops: Vec<OsdOp>) -> Result<(), i32> {
         self.kept()?;
-        let frees = ops.iter().all(|o| matches!(o.op, op::STAT | op::DELETE | op::TRUNCATE | op::ZERO));
+        let frees =
+            ops.iter().all(|o| matches!(o.op, op::STAT | op::DELETE | op::TRUNCATE | op::ZERO));
         let request = self.request(info, object, ops, true);
         let reply = match frees {
             true => self.squeeze(request).await,
@@ -250,13 +274,18 @@ impl<R: Rados> Image<R> {
         // Nobody who has a part of it waits for anything but the cluster.
         let part = part_of_copying(end, layout.piece_count(end));
         let _part = self.copying.acquire_many(part).await.map_err(|_| -errno::ESHUTDOWN)?;
-        // One behind the other they are in the object, too: of an object only the end can lie behind the overlap's.
-        let data = parent.image.read_parent(layout.pieces_before(object, 0, end, parent.overlap)).await?;
+        // One behind the other they are in the object, too: of an object only the end can lie
+        // behind the overlap's.
+        let data =
+            parent.image.read_parent(layout.pieces_before(object, 0, end, parent.overlap)).await?;
         let zeros = data.iter().all(|b| *b == 0);
         if info.snaps.is_empty() || zeros {
             let data = if zeros { Bytes::new() } else { data };
-            // Nothing is copied of zeros, and not every change makes an object; the map says that there is one.
-            return self.change(info, object, vec![header::copy_up(&data), OsdOp::create(false), op]).await;
+            // Nothing is copied of zeros, and not every change makes an object; the map says that
+            // there is one.
+            return self
+                .change(info, object, vec![header::copy_up(&data), OsdOp::create(false), op])
+                .await;
         }
         self.note_in_snaps(info, object).await?;
         self.kept()?;
@@ -273,7 +302,9 @@ impl<R: Rados> Image<R> {
         let layout = self.fixed.layout;
         // Where the image ends within a plain object, the object does.
         let end = match layout.is_plain() {
-            true => layout.object_size().min(info.size.saturating_sub(e.object * layout.object_size())),
+            true => {
+                layout.object_size().min(info.size.saturating_sub(e.object * layout.object_size()))
+            }
             false => layout.object_size(),
         };
         let to_end = e.offset + e.length >= end;
@@ -291,14 +322,22 @@ impl<R: Rados> Image<R> {
         result
     }
 
-    async fn zero_part(&self, info: &Info<R>, e: Run, op: OsdOp, parents_here: bool) -> Result<(), i32> {
+    async fn zero_part(
+        &self,
+        info: &Info<R>,
+        e: Run,
+        op: OsdOp,
+        parents_here: bool,
+    ) -> Result<(), i32> {
         let state = self.state(e.object);
         if state == Some(State::Missing) && !parents_here {
             return Ok(());
         }
-        // A range behind the object's end is zeros already. Noting a change that is none would make the map wrong: the object is
-        // what it was at the newest snapshot.
-        if state == Some(State::Clean) && self.object_bytes(info, e.object).await?.is_some_and(|n| n <= e.offset) {
+        // A range behind the object's end is zeros already. Noting a change that is none would make
+        // the map wrong: the object is what it was at the newest snapshot.
+        if state == Some(State::Clean)
+            && self.object_bytes(info, e.object).await?.is_some_and(|n| n <= e.offset)
+        {
             return Ok(());
         }
         if parents_here {
@@ -375,7 +414,8 @@ fn padded(data: &Bytes, length: usize) -> Bytes {
     all.freeze()
 }
 
-/// Ranges of the image, one behind the other, from the runs of all of them, which may be several of a part's.
+/// Ranges of the image, one behind the other, from the runs of all of them, which may be several of
+/// a part's.
 fn gathered(layout: &Layout, ranges: &[(u64, u64)], parts: Vec<Bytes>) -> Result<Bytes, i32> {
     let mut all = BytesMut::zeroed(ranges.iter().map(|(_, length)| *length as usize).sum());
     let (mut parts, mut part, mut begin) = (parts.into_iter(), Bytes::new(), 0);
@@ -386,7 +426,9 @@ fn gathered(layout: &Layout, ranges: &[(u64, u64)], parts: Vec<Bytes>) -> Result
             }
             for p in layout.image_pieces(run.object, run.offset, run.length) {
                 let (to, n) = (begin + (p.image - at) as usize, p.length as usize);
-                let (Some(to), true) = (all.get_mut(to..to + n), n <= part.len()) else { return Err(-errno::EIO) };
+                let (Some(to), true) = (all.get_mut(to..to + n), n <= part.len()) else {
+                    return Err(-errno::EIO);
+                };
                 to.copy_from_slice(&part.split_to(n));
             }
         }

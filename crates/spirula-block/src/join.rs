@@ -7,7 +7,8 @@ use std::task::Poll;
 /// Most parts of one request that are under way.
 const AT_A_TIME: usize = 32;
 
-/// Does all of them, [`AT_A_TIME`], and waits for each, also after a failure: what was begun is done.
+/// Does all of them, [`AT_A_TIME`], and waits for each, also after a failure: what was begun is
+/// done.
 ///
 /// # Errors
 /// The first of theirs; what was not begun by then is left.
@@ -24,11 +25,15 @@ where
     Ok(done.into_iter().flatten().collect())
 }
 
-/// The same; what comes of each is told with its number, and kept by nobody else: there may be any number of them.
+/// The same; what comes of each is told with its number, and kept by nobody else: there may be any
+/// number of them.
 ///
 /// # Errors
 /// As [`all`].
-pub async fn each<F, T>(work: impl IntoIterator<Item = F>, mut told: impl FnMut(usize, T)) -> Result<(), i32>
+pub async fn each<F, T>(
+    work: impl IntoIterator<Item = F>,
+    mut told: impl FnMut(usize, T),
+) -> Result<(), i32>
 where
     F: Future<Output = Result<T, i32>>,
 {

@@ -1,10 +1,12 @@
 //! Where the bytes of an image are: which object, and where in it.
 //!
-//! An image is cut into units of `unit` bytes that go to `count` objects in turn; when these are full the next `count` objects
-//! follow. Without striping the unit is an object and the count 1, so that each object holds one piece of the image.
+//! An image is cut into units of `unit` bytes that go to `count` objects in turn; when these are
+//! full the next `count` objects follow. Without striping the unit is an object and the count 1, so
+//! that each object holds one piece of the image.
 //!
-//! However small the units are, what a piece of the image has in one object adjoins there: it is one [`Run`], and asked for at once. How
-//! many pieces a run is cut into is bounded by the smallest unit ([`UNIT`]), whatever a header says.
+//! However small the units are, what a piece of the image has in one object adjoins there: it is
+//! one [`Run`], and asked for at once. How many pieces a run is cut into is bounded by the smallest
+//! unit ([`UNIT`]), whatever a header says.
 
 /// Largest and smallest order (binary logarithm of an object's bytes) of an image.
 pub const ORDERS: std::ops::RangeInclusive<u8> = 12..=25;
@@ -45,8 +47,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// One of objects of `1 << order` bytes, striped in units of `unit` bytes over `count` objects; `None` for what no image can
-    /// have or may: an order out of [`ORDERS`], a unit below [`UNIT`] or one that does not divide the object, no objects.
+    /// One of objects of `1 << order` bytes, striped in units of `unit` bytes over `count` objects;
+    /// `None` for what no image can have or may: an order out of [`ORDERS`], a unit below [`UNIT`]
+    /// or one that does not divide the object, no objects.
     pub fn new(order: u8, unit: u64, count: u64) -> Option<Self> {
         if !ORDERS.contains(&order) {
             return None;
@@ -54,7 +57,8 @@ impl Layout {
         let object_size = 1 << order;
         // One object at a time is not striped, whatever the unit is.
         let unit = if count == 1 { object_size } else { unit };
-        let fits = unit >= UNIT && object_size.is_multiple_of(unit) && count > 0 && count <= 1 << 20;
+        let fits =
+            unit >= UNIT && object_size.is_multiple_of(unit) && count > 0 && count <= 1 << 20;
         fits.then_some(Self { object_size, unit, count })
     }
 
@@ -73,11 +77,13 @@ impl Layout {
         let set = self.object_size.saturating_mul(self.count);
         let rest = size % set;
         // Of a set that is not full the last objects may be without a byte.
-        let missing = if rest > 0 { self.count.saturating_sub(rest.div_ceil(self.unit)) } else { 0 };
+        let missing =
+            if rest > 0 { self.count.saturating_sub(rest.div_ceil(self.unit)) } else { 0 };
         size.div_ceil(set).saturating_mul(self.count).saturating_sub(missing)
     }
 
-    /// What `length` bytes of the image from `offset` on have of each object, in the order of their first bytes.
+    /// What `length` bytes of the image from `offset` on have of each object, in the order of their
+    /// first bytes.
     pub fn runs(&self, offset: u64, length: u64) -> impl Iterator<Item = Run> + use<> {
         let layout = *self;
         let Self { object_size, unit, count } = layout;
@@ -92,7 +98,11 @@ impl Layout {
             (0..units.min(count)).map(move |i| {
                 let column = (first + i) % count;
                 let before = |at: u64| layout.column_before(column, at);
-                Run { object: n * count + column, offset: before(from), length: before(to) - before(from) }
+                Run {
+                    object: n * count + column,
+                    offset: before(from),
+                    length: before(to) - before(from),
+                }
             })
         })
     }
@@ -103,8 +113,8 @@ impl Layout {
         at / stripe * self.unit + (at % stripe).saturating_sub(column * self.unit).min(self.unit)
     }
 
-    /// Bytes of an object that lie before byte `end` of the image. They are its first ones, because what is further behind in an object is so
-    /// in the image, too.
+    /// Bytes of an object that lie before byte `end` of the image. They are its first ones, because
+    /// what is further behind in an object is so in the image, too.
     pub fn bytes_before(&self, object: u64, end: u64) -> u64 {
         let set = self.object_size * self.count;
         let begin = (object / self.count).saturating_mul(set);
@@ -116,14 +126,16 @@ impl Layout {
         bytes.div_ceil(self.unit)
     }
 
-    /// The pieces of the image that `length` bytes of an object from `offset` on are, in the object's order.
+    /// The pieces of the image that `length` bytes of an object from `offset` on are, in the
+    /// object's order.
     pub fn image_pieces(&self, object: u64, offset: u64, length: u64) -> Vec<Extent> {
         let mut pieces = Vec::new();
         let (mut at, end) = (offset, offset.saturating_add(length).min(self.object_size));
         while at < end {
             let length = (self.unit - at % self.unit).min(end - at);
             let (set, column) = (object / self.count, object % self.count);
-            let stripe = set.saturating_mul(self.object_size / self.unit).saturating_add(at / self.unit);
+            let stripe =
+                set.saturating_mul(self.object_size / self.unit).saturating_add(at / self.unit);
             let block = stripe.saturating_mul(self.count).saturating_add(column);
             let image = block.saturating_mul(self.unit).saturating_add(at % self.unit);
             pieces.push(Extent { object, offset: at, length, image });
@@ -132,7 +144,8 @@ impl Layout {
         pieces
     }
 
-    /// The pieces of an object that lie before byte `end` of the image: `length` bytes from `offset` on of the object are looked at.
+    /// The pieces of an object that lie before byte `end` of the image: `length` bytes from
+    /// `offset` on of the object are looked at.
     pub fn pieces_before(&self, object: u64, offset: u64, length: u64, end: u64) -> Vec<Extent> {
         let mut pieces = self.image_pieces(object, offset, length);
         pieces.retain_mut(|p| {
@@ -158,7 +171,12 @@ mod tests {
             let units = l.object_size / l.unit;
             let length = (l.unit - within).min(end - at);
             let object = stripe / units * l.count + column;
-            all.push(Extent { object, offset: stripe % units * l.unit + within, length, image: at });
+            all.push(Extent {
+                object,
+                offset: stripe % units * l.unit + within,
+                length,
+                image: at,
+            });
             at += length;
         }
         all
@@ -167,12 +185,21 @@ mod tests {
     #[test]
     fn without_stripes_an_object_is_a_piece_of_the_image() {
         let l = Layout::new(22, 1 << 22, 1).unwrap();
-        let all: Vec<_> = l.runs((1 << 22) - 10, 30).map(|r| (r.object, r.offset, r.length)).collect();
+        let all: Vec<_> =
+            l.runs((1 << 22) - 10, 30).map(|r| (r.object, r.offset, r.length)).collect();
         assert_eq!(all, [(0, (1 << 22) - 10, 10), (1, 0, 20)]);
-        assert_eq!(l.image_pieces(1, 0, 20), [Extent { object: 1, offset: 0, length: 20, image: 1 << 22 }]);
-        assert_eq!((l.objects(0), l.objects(1), l.objects(1 << 22), l.objects((1 << 22) + 1)), (0, 1, 1, 2));
+        assert_eq!(
+            l.image_pieces(1, 0, 20),
+            [Extent { object: 1, offset: 0, length: 20, image: 1 << 22 }]
+        );
+        assert_eq!(
+            (l.objects(0), l.objects(1), l.objects(1 << 22), l.objects((1 << 22) + 1)),
+            (0, 1, 1, 2)
+        );
         assert!(
-            Layout::new(40, 1, 1).is_none() && Layout::new(22, 3000, 2).is_none() && Layout::new(22, 0, 2).is_none()
+            Layout::new(40, 1, 1).is_none()
+                && Layout::new(22, 3000, 2).is_none()
+                && Layout::new(22, 0, 2).is_none()
         );
     }
 
@@ -183,13 +210,16 @@ mod tests {
         assert!(Layout::new(25, 512, 2).is_some() && Layout::new(25, 1, 1).is_some());
     }
 
-    /// `rbd create --stripe-unit 4096 --stripe-count 3 --object-size 8192`: the places follow from the definition.
+    /// `rbd create --stripe-unit 4096 --stripe-count 3 --object-size 8192`: the places follow from
+    /// the definition.
     #[test]
     fn stripes_go_round_and_come_back() {
         let l = Layout::new(13, 4096, 3).unwrap();
-        let all: Vec<_> = pieces(&l, 0, 9 * 4096).iter().map(|e| (e.object, e.offset / 4096)).collect();
+        let all: Vec<_> =
+            pieces(&l, 0, 9 * 4096).iter().map(|e| (e.object, e.offset / 4096)).collect();
         assert_eq!(all, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (5, 0)]);
-        let all: Vec<_> = l.runs(0, 9 * 4096).map(|r| (r.object, r.offset / 4096, r.length / 4096)).collect();
+        let all: Vec<_> =
+            l.runs(0, 9 * 4096).map(|r| (r.object, r.offset / 4096, r.length / 4096)).collect();
         assert_eq!(all, [(0, 0, 2), (1, 0, 2), (2, 0, 2), (3, 0, 1), (4, 0, 1), (5, 0, 1)]);
         for size in 0..120u64 {
             let bytes = size * 1000;
@@ -197,12 +227,17 @@ mod tests {
             assert_eq!(l.objects(bytes), most, "{bytes} bytes");
         }
         let before = l.pieces_before(1, 0, 8192, 4096 * 4 + 5);
-        assert_eq!(before.iter().map(|p| (p.offset, p.length)).collect::<Vec<_>>(), [(0, 4096), (4096, 5)]);
+        assert_eq!(
+            before.iter().map(|p| (p.offset, p.length)).collect::<Vec<_>>(),
+            [(0, 4096), (4096, 5)]
+        );
     }
 
     fn layouts() -> impl Strategy<Value = Layout> {
         (12u8..=25, 0u32..17, prop_oneof![1u64..20, Just(1 << 20)])
-            .prop_filter_map("no such layout", |(order, units, count)| Layout::new(order, (1 << order) >> units, count))
+            .prop_filter_map("no such layout", |(order, units, count)| {
+                Layout::new(order, (1 << order) >> units, count)
+            })
     }
 
     proptest! {

@@ -1,7 +1,9 @@
-//! Block images of a Ceph cluster, without Ceph's client: what librbd is for images of format 2, and the protocol NBD.
+//! Block images of a Ceph cluster, without Ceph's client: what librbd is for images of format 2,
+//! and the protocol NBD.
 //!
 //! * [`Image`]: an open image or snapshot: reads, writes, zeroes, flushes; a clone with its parents
-//! * [`Rados`]: what it needs from a client of the cluster; the shell is that (`spirula/src/block/rados.rs`)
+//! * [`Rados`]: what it needs from a client of the cluster; the shell is that
+//!   (`spirula/src/block/rados.rs`)
 //! * [`Spec`]: what an image is called
 //! * [`nbd`]: the protocol NBD as a state machine
 //!
@@ -15,10 +17,12 @@
 //! | `image`, `io` | an open image; what is done with it |
 //! | `presence` | whether an open snapshot is still there |
 //!
-//! An image is written as asynchronous functions over a [`Rados`] and does no I/O, reads no clock, draws no number and starts no
-//! thread itself: with a [`Rados`] in memory it is as deterministic as a state machine. All of one image lives in one thread.
+//! An image is written as asynchronous functions over a [`Rados`] and does no I/O, reads no clock,
+//! draws no number and starts no thread itself: with a [`Rados`] in memory it is as deterministic
+//! as a state machine. All of one image lives in one thread.
 //!
-//! Facts about images come from what librbd 16.2 does on the wire (`docs/protocol/classes.md`, `docs/protocol/osd.md` §6).
+//! Facts about images come from what librbd 16.2 does on the wire (`docs/protocol/classes.md`,
+//! `docs/protocol/osd.md` §6).
 
 pub mod header;
 mod image;

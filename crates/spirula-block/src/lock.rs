@@ -1,8 +1,10 @@
-//! The exclusive lock of an image's header, as librbd takes it: calls of the class `lock`, and what its lock says.
+//! The exclusive lock of an image's header, as librbd takes it: calls of the class `lock`, and what
+//! its lock says.
 //!
-//! The lock is named `rbd_lock` and tagged `internal`, and its cookie is `auto N`, N being the cookie of the holder's watch on
-//! the header. So whoever meets the lock can see whether its holder still watches: one who does is asked for the lock, one who
-//! does not is dead. The object map has a lock of the same name without tag and cookie.
+//! The lock is named `rbd_lock` and tagged `internal`, and its cookie is `auto N`, N being the
+//! cookie of the holder's watch on the header. So whoever meets the lock can see whether its holder
+//! still watches: one who does is asked for the lock, one who does not is dead. The object map has
+//! a lock of the same name without tag and cookie.
 
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder, UTime};
@@ -141,7 +143,8 @@ impl Held {
         })
     }
 
-    /// The one who holds it by librbd's rules, with its watch; `None` if somebody locked the image by hand.
+    /// The one who holds it by librbd's rules, with its watch; `None` if somebody locked the image
+    /// by hand.
     pub fn owner(&self) -> Option<(&Holder, u64)> {
         let [holder] = &self.holders[..] else { return None };
         let cookie = std::str::from_utf8(&holder.cookie).ok()?;
@@ -169,7 +172,11 @@ impl Watcher {
                 d.versioned("watcher", 2, |d, version| {
                     let (name, cookie) = (d.get()?, d.u64()?);
                     d.u32()?;
-                    Ok(Self { name, cookie, addr: if version >= 2 { d.get()? } else { EntityAddr::NONE } })
+                    Ok(Self {
+                        name,
+                        cookie,
+                        addr: if version >= 2 { d.get()? } else { EntityAddr::NONE },
+                    })
                 })
             })
         })

@@ -1,12 +1,14 @@
 //! The protocol NBD, as a server speaks it: "fixed newstyle" negotiation, then simple replies.
 //!
-//! A [`Session`] is a state machine: bytes of a client go in, and out come bytes for it and [`Event`]s for the shell. It reads no more
-//! than it was given and holds nothing but a state: what is incomplete stays in the caller's buffer, which needs room for
-//! [`BUFFER`] bytes. Data of at most [`SMALL`] bytes is copied out of that, for it would keep all of it. How much of that a client wants to fill is known when the head of its write has come ([`Session::coming`]).
+//! A [`Session`] is a state machine: bytes of a client go in, and out come bytes for it and
+//! [`Event`]s for the shell. It reads no more than it was given and holds nothing but a state: what
+//! is incomplete stays in the caller's buffer, which needs room for [`BUFFER`] bytes. Data of at
+//! most [`SMALL`] bytes is copied out of that, for it would keep all of it. How much of that a
+//! client wants to fill is known when the head of its write has come ([`Session::coming`]).
 //!
-//! Every number of a client's is looked at before it is believed: options are at most [`OPTION`] bytes, requests at most [`LARGEST`]
-//! bytes and within the export. What can be answered with an error is; whoever breaks the protocol so that what follows cannot be told
-//! apart is hung up on.
+//! Every number of a client's is looked at before it is believed: options are at most [`OPTION`]
+//! bytes, requests at most [`LARGEST`] bytes and within the export. What can be answered with an
+//! error is; whoever breaks the protocol so that what follows cannot be told apart is hung up on.
 //!
 //! Source: the protocol's specification (`doc/proto.md` of the NetworkBlockDevice project).
 
@@ -20,7 +22,8 @@ pub const OPTION: u32 = 16 << 10;
 pub const REQUEST_HEAD: usize = 28;
 /// Most bytes that a session needs at once.
 pub const BUFFER: usize = LARGEST as usize + REQUEST_HEAD;
-/// Data of a write of at most so many bytes has memory of its own; what is longer has that of the buffer that it came in.
+/// Data of a write of at most so many bytes has memory of its own; what is longer has that of the
+/// buffer that it came in.
 pub const SMALL: usize = 64 << 10;
 /// Options that a client may send before it chooses.
 const OPTIONS: u32 = 1000;
@@ -119,7 +122,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// What is flushed over one connection is flushed for all: whatever was answered over any of them is durable already.
+    /// What is flushed over one connection is flushed for all: whatever was answered over any of
+    /// them is durable already.
     fn flags(&self) -> u16 {
         use export_flag::*;
         let always = HAS_FLAGS | FLUSH | FUA | MULTI_CONN;
@@ -167,7 +171,8 @@ impl Request {
 /// What the shell is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The client asks for the export of this number: [`Session::tell`] what it is now. Nothing more is taken before.
+    /// The client asks for the export of this number: [`Session::tell`] what it is now. Nothing
+    /// more is taken before.
     Wanted(usize),
     /// Do this, and answer.
     Request(Request),
@@ -241,7 +246,11 @@ impl Session {
     ///
     /// # Errors
     /// [`NbdError`]: the connection is to be closed.
-    pub fn next(&mut self, input: &mut BytesMut, out: &mut BytesMut) -> Result<Option<Event>, NbdError> {
+    pub fn next(
+        &mut self,
+        input: &mut BytesMut,
+        out: &mut BytesMut,
+    ) -> Result<Option<Event>, NbdError> {
         loop {
             match self.phase {
                 Phase::Flags => {
@@ -293,7 +302,8 @@ impl Session {
         self.names.iter().position(|n| n.as_bytes() == name)
     }
 
-    /// What the export that the client asks for is now; `None` if that cannot be said. True when requests for it follow.
+    /// What the export that the client asks for is now; `None` if that cannot be said. True when
+    /// requests for it follow.
     ///
     /// # Errors
     /// [`NbdError::NoExport`] where the client cannot be told otherwise.
@@ -341,7 +351,13 @@ impl Session {
     }
 
     /// The `n`th option.
-    fn option(&mut self, n: u32, what: u32, data: &[u8], out: &mut BytesMut) -> Result<Option<Event>, NbdError> {
+    fn option(
+        &mut self,
+        n: u32,
+        what: u32,
+        data: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<Option<Event>, NbdError> {
         match what {
             option::EXPORT_NAME => {
                 let at = self.find(data).ok_or(NbdError::NoExport)?;
@@ -375,7 +391,8 @@ impl Session {
                     put_reply(out, what, reply::UNKNOWN, b"no such export");
                     return Ok(None);
                 };
-                let (name, sizes) = (wants.contains(&info::NAME), wants.contains(&info::BLOCK_SIZE));
+                let (name, sizes) =
+                    (wants.contains(&info::NAME), wants.contains(&info::BLOCK_SIZE));
                 self.phase = Phase::Wanted(n, Choice { option: what, name, sizes });
                 Ok(Some(Event::Wanted(at)))
             }
@@ -386,9 +403,12 @@ impl Session {
         }
     }
 
-    /// Bytes of the write whose head stands at the begin of `input`, and whose data has not all come; 0 if that is something else.
+    /// Bytes of the write whose head stands at the begin of `input`, and whose data has not all
+    /// come; 0 if that is something else.
     pub fn coming(&self, input: &[u8]) -> usize {
-        let Some(head) = input.first_chunk::<REQUEST_HEAD>().filter(|_| self.phase == Phase::Requests) else {
+        let Some(head) =
+            input.first_chunk::<REQUEST_HEAD>().filter(|_| self.phase == Phase::Requests)
+        else {
             return 0;
         };
         let (kind, length) = (be16(&head[6..8]), be32(&head[24..]));
@@ -400,7 +420,11 @@ impl Session {
         }
     }
 
-    fn request(&mut self, input: &mut BytesMut, out: &mut BytesMut) -> Result<Option<Event>, NbdError> {
+    fn request(
+        &mut self,
+        input: &mut BytesMut,
+        out: &mut BytesMut,
+    ) -> Result<Option<Event>, NbdError> {
         loop {
             let Some(head) = input.first_chunk::<REQUEST_HEAD>() else { return Ok(None) };
             let magic = be32(&head[..4]);
@@ -408,7 +432,8 @@ impl Session {
                 return Err(NbdError::Magic(u64::from(magic)));
             }
             let (flags, kind) = (be16(&head[4..6]), be16(&head[6..8]));
-            let (cookie, offset, length) = (be64(&head[8..16]), be64(&head[16..24]), be32(&head[24..]));
+            let (cookie, offset, length) =
+                (be64(&head[8..16]), be64(&head[16..24]), be32(&head[24..]));
             // Its data follows, and must be passed over also where it is refused.
             let brings = if kind == command::WRITE { length } else { 0 };
             if brings > LARGEST {
@@ -419,21 +444,31 @@ impl Session {
             }
             input.advance(REQUEST_HEAD);
             let data = input.split_to(brings as usize);
-            let data = if data.len() <= SMALL { Bytes::copy_from_slice(&data) } else { data.freeze() };
+            let data =
+                if data.len() <= SMALL { Bytes::copy_from_slice(&data) } else { data.freeze() };
             if kind == command::DISCONNECT {
                 self.phase = Phase::Over;
                 return Ok(Some(Event::Disconnect));
             }
             let Some(export) = &self.export else { return Err(NbdError::NoExport) };
             match understood(export, flags, kind, offset, length, data) {
-                Ok(command) => return Ok(Some(Event::Request(Request { cookie, offset, command }))),
+                Ok(command) => {
+                    return Ok(Some(Event::Request(Request { cookie, offset, command })));
+                }
                 Err(error) => answer(cookie, error, out),
             }
         }
     }
 }
 
-fn understood(export: &Export, flags: u16, kind: u16, offset: u64, length: u32, data: Bytes) -> Result<Command, u32> {
+fn understood(
+    export: &Export,
+    flags: u16,
+    kind: u16,
+    offset: u64,
+    length: u32,
+    data: Bytes,
+) -> Result<Command, u32> {
     let known = match kind {
         command::WRITE_ZEROES => request_flag::FUA | request_flag::NO_HOLE,
         _ => request_flag::FUA,

@@ -1,8 +1,9 @@
 //! What clients of an image tell each other, by notifications on its header: librbd's messages.
 //!
-//! A message is a versioned struct of a number and what belongs to it. Of the requests for work that the holder of the lock does on
-//! behalf of others (resize, snapshots, flatten, …) none is done here: the holder says that it does not know them, whereupon
-//! librbd asks for the lock and does the work itself.
+//! A message is a versioned struct of a number and what belongs to it. Of the requests for work
+//! that the holder of the lock does on behalf of others (resize, snapshots, flatten, …) none is
+//! done here: the holder says that it does not know them, whereupon librbd asks for the lock and
+//! does the work itself.
 
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
@@ -111,7 +112,8 @@ pub fn not_here() -> Bytes {
     response(-errno::EOPNOTSUPP)
 }
 
-/// What the holder of the lock answered among all who were notified; `None` if nobody who holds it did.
+/// What the holder of the lock answered among all who were notified; `None` if nobody who holds it
+/// did.
 pub fn owner_says<'a>(replies: impl IntoIterator<Item = &'a Bytes>) -> Option<i32> {
     let read = |r: &Bytes| Decoder::new(r).versioned("response", 1, |d, _| d.i32()).ok();
     replies.into_iter().filter(|r| !r.is_empty()).find_map(read)
@@ -124,12 +126,19 @@ mod tests {
     #[test]
     fn notices_are_librbds() {
         let c = ClientId { gid: 4242, handle: 7 };
-        for n in [Notice::Acquired(c), Notice::Released(c), Notice::Requested(c), Notice::HeaderUpdate] {
+        for n in
+            [Notice::Acquired(c), Notice::Released(c), Notice::Requested(c), Notice::HeaderUpdate]
+        {
             assert_eq!(Notice::read(&n.encode()).unwrap(), n);
         }
         // A newer form, whose tail says whether by force.
-        let seen = [6, 1, 21, 0, 0, 0, 2, 0, 0, 0, 0x92, 0x10, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(Notice::read(&seen).unwrap(), Notice::Requested(ClientId { gid: 0x1092, handle: 7 }));
+        let seen = [
+            6, 1, 21, 0, 0, 0, 2, 0, 0, 0, 0x92, 0x10, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(
+            Notice::read(&seen).unwrap(),
+            Notice::Requested(ClientId { gid: 0x1092, handle: 7 })
+        );
         let work = [6, 1, 4, 0, 0, 0, 7, 0, 0, 0];
         assert_eq!(Notice::read(&work).unwrap(), Notice::Work);
         assert_eq!(Notice::read(&[]).unwrap(), Notice::HeaderUpdate);

@@ -1,8 +1,10 @@
-//! Which objects of an image exist: two bits each, kept in an object beside the header by whoever holds the lock.
+//! Which objects of an image exist: two bits each, kept in an object beside the header by whoever
+//! holds the lock.
 //!
-//! What the map says of an object must be true *before* the object changes: a writer notes that an object exists and then
-//! writes, so that after a crash at any moment the map says at worst that something exists which does not. An object that is
-//! deleted is noted as *pending* first and as missing afterwards.
+//! What the map says of an object must be true *before* the object changes: a writer notes that an
+//! object exists and then writes, so that after a crash at any moment the map says at worst that
+//! something exists which does not. An object that is deleted is noted as *pending* first and as
+//! missing afterwards.
 
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};

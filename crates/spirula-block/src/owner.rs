@@ -1,15 +1,18 @@
-//! Who may write: the exclusive lock of an image, taken when it is needed and given to whoever asks for it.
+//! Who may write: the exclusive lock of an image, taken when it is needed and given to whoever asks
+//! for it.
 //!
-//! Safety: changes are begun only by whoever holds the lock, and hold [`Image::gate`] shared until they have ended. The lock is given
-//! away with the gate held alone: nothing is under way then. A holder that died is fenced before its lock is broken: the
-//! cluster refuses whatever it sent and is still on its way. The same happens to us if we seem dead, so a lock that was lost
-//! without our knowing does no harm: the cluster refuses our changes.
+//! Safety: changes are begun only by whoever holds the lock, and hold [`Image::gate`] shared until
+//! they have ended. The lock is given away with the gate held alone: nothing is under way then. A
+//! holder that died is fenced before its lock is broken: the cluster refuses whatever it sent and
+//! is still on its way. The same happens to us if we seem dead, so a lock that was lost without our
+//! knowing does no harm: the cluster refuses our changes.
 //!
-//! The monitors may give us another number while we hold the lock: under it we seem to be somebody else to whoever keeps locks. The nonce
-//! of our address stays, and nobody else has the cookie: a hold with both is ours ([`Image::is_ours`]), and is taken over, not fenced.
+//! The monitors may give us another number while we hold the lock: under it we seem to be somebody
+//! else to whoever keeps locks. The nonce of our address stays, and nobody else has the cookie: a
+//! hold with both is ours ([`Image::is_ours`]), and is taken over, not fenced.
 //!
-//! With the lock comes the object map, under a lock of its own, which is broken without more ado: only who holds the header's
-//! lock may have it.
+//! With the lock comes the object map, under a lock of its own, which is broken without more ado:
+//! only who holds the header's lock may have it.
 
 use crate::header::{self, feature, image_flag};
 use crate::image::{Image, Info, RETRY, outputs_of};
@@ -42,7 +45,8 @@ impl<R: Rados> Image<R> {
     /// Begins a change: with the header as it is, and with the lock if the image has one.
     ///
     /// # Errors
-    /// −errno: EROFS if it is not writable or the holder keeps the lock, EBUSY if it is locked by hand, ESHUTDOWN if we are fenced.
+    /// −errno: EROFS if it is not writable or the holder keeps the lock, EBUSY if it is locked by
+    /// hand, ESHUTDOWN if we are fenced.
     pub(crate) async fn right(&self) -> Result<Right<'_, R>, i32> {
         if !self.is_writable() {
             return Err(-errno::EROFS);
@@ -64,15 +68,16 @@ impl<R: Rados> Image<R> {
             if info.has(feature::EXCLUSIVE_LOCK) && self.owner.get().is_none() {
                 self.take_lock().await?;
             }
-            // Somebody may have asked for the lock already, and waits for the gate. What it was taken for comes first: two clients
-            // would pass it to and fro for ever otherwise, and neither would do anything.
+            // Somebody may have asked for the lock already, and waits for the gate. What it was
+            // taken for comes first: two clients would pass it to and fro for ever otherwise, and
+            // neither would do anything.
             gate = alone.downgrade();
         }
     }
 
-    /// Is what a change began with still so? Whoever loses the lock, or is fenced, loses the object map with it while changes are under
-    /// way: that there is no map any more does not mean that nothing need be noted there. Nobody takes the lock anew before they have
-    /// ended.
+    /// Is what a change began with still so? Whoever loses the lock, or is fenced, loses the object
+    /// map with it while changes are under way: that there is no map any more does not mean that
+    /// nothing need be noted there. Nobody takes the lock anew before they have ended.
     ///
     /// # Errors
     /// ESHUTDOWN if it is not.
@@ -148,23 +153,31 @@ impl<R: Rados> Image<R> {
     }
 
     /// Somebody has the lock: asks for it, or takes it from the dead.
-    async fn meet_holder(&self, heard: &mut std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>) -> Result<(), i32> {
+    async fn meet_holder(
+        &self,
+        heard: &mut std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
+    ) -> Result<(), i32> {
         let held = self.held().await?;
         if held.holders.is_empty() {
             return Ok(());
         }
         let Some((holder, watch)) = held.owner() else {
-            tracing::warn!("{}: it is locked by hand ('rbd lock ls'), so nobody can write to it", self.name);
+            tracing::warn!(
+                "{}: it is locked by hand ('rbd lock ls'), so nobody can write to it",
+                self.name
+            );
             return Err(-errno::EBUSY);
         };
-        if holder.name == EntityName::client(self.rados.global_id()) || self.is_ours(holder, watch) {
+        if holder.name == EntityName::client(self.rados.global_id()) || self.is_ours(holder, watch)
+        {
             // We have it under the cookie of a watch that is gone, or under a number that we had.
             return match self.on_header(vec![lock::break_hold(holder)], true).await.result {
                 r if r < 0 && r != -errno::ENOENT => Err(r),
                 _ => Ok(()),
             };
         }
-        let [watchers] = outputs_of(self.on_header(vec![OsdOp::new(op::LIST_WATCHERS)], false).await)?;
+        let [watchers] =
+            outputs_of(self.on_header(vec![OsdOp::new(op::LIST_WATCHERS)], false).await)?;
         let watchers = Watcher::read(&watchers).map_err(|_| -errno::EIO)?;
         if !watchers.iter().any(|w| w.is(holder, watch)) {
             return self.bury(holder).await;
@@ -195,10 +208,13 @@ impl<R: Rados> Image<R> {
     /// Our own hold of the image's lock, as the cluster has it.
     async fn old_hold(&self) -> Option<Holder> {
         let held = self.held().await.ok()?;
-        held.owner().filter(|(holder, watch)| self.is_ours(holder, *watch)).map(|(holder, _)| holder.clone())
+        held.owner()
+            .filter(|(holder, watch)| self.is_ours(holder, *watch))
+            .map(|(holder, _)| holder.clone())
     }
 
-    /// The holder of the lock does not watch the image any more: the cluster is to refuse what it may have sent, and the lock is free.
+    /// The holder of the lock does not watch the image any more: the cluster is to refuse what it
+    /// may have sent, and the lock is free.
     async fn bury(&self, holder: &Holder) -> Result<(), i32> {
         if !self.held().await?.holders.contains(holder) {
             return Ok(());
@@ -229,8 +245,9 @@ impl<R: Rados> Image<R> {
         if result < 0
             && let Some(old) = self.old_hold().await
         {
-            // It is under a number that we had. At no moment is the lock free: changes are under way. A Ceph's classes do not see what
-            // earlier ones of the same request changed, so that it refuses this ([`Image::leave_old_hold`]).
+            // It is under a number that we had. At no moment is the lock free: changes are under
+            // way. A Ceph's classes do not see what earlier ones of the same request changed, so
+            // that it refuses this ([`Image::leave_old_hold`]).
             let again = vec![lock::break_hold(&old), Claim::header(watch).take()];
             result = self.on_header(again, true).await.result;
         }
@@ -247,8 +264,8 @@ impl<R: Rados> Image<R> {
         }
     }
 
-    /// Gives back a hold that could not be renamed, when nothing is under way: others would take it for that of a dead client, and
-    /// fence us.
+    /// Gives back a hold that could not be renamed, when nothing is under way: others would take it
+    /// for that of a dead client, and fence us.
     pub(crate) async fn leave_old_hold(&self) {
         let _alone = self.gate.write().await;
         let _one = self.hold.lock().await;
@@ -264,14 +281,16 @@ impl<R: Rados> Image<R> {
         self.give_back(true).await;
     }
 
-    /// Gives the lock back when all that is under way is done. `asked`: somebody waits for it, and gets a chance to take it.
+    /// Gives the lock back when all that is under way is done. `asked`: somebody waits for it, and
+    /// gets a chance to take it.
     pub(crate) async fn give_back(&self, asked: bool) {
         let _alone = self.gate.write().await;
         if self.owner.get().is_none() {
             return;
         }
         self.give_up_lock().await;
-        // What is said about the lock from here on is said by others: our own words we do not hear ([`Image::notified`]).
+        // What is said about the lock from here on is said by others: our own words we do not hear
+        // ([`Image::notified`]).
         let heard = self.news.notified();
         let mut heard = std::pin::pin!(heard);
         heard.as_mut().enable();
@@ -295,7 +314,11 @@ impl<R: Rados> Image<R> {
                 r = self.on_header(vec![lock::break_hold(&old)], true).await.result;
             }
             if r < 0 {
-                tracing::warn!("{}: its lock could not be given back ({})", self.name, errno::name(-r));
+                tracing::warn!(
+                    "{}: its lock could not be given back ({})",
+                    self.name,
+                    errno::name(-r)
+                );
             }
         }
     }
@@ -313,7 +336,8 @@ impl<R: Rados> Image<R> {
                 0 => break,
                 r if r == -errno::EEXIST => break,
                 r if r == -errno::EBUSY => {
-                    let [answer] = outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await)?;
+                    let [answer] =
+                        outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await)?;
                     for holder in Held::read(&answer).map_err(|_| -errno::EIO)?.holders {
                         self.on_meta(oid.clone(), vec![lock::break_hold(&holder)], true).await;
                     }
@@ -329,24 +353,31 @@ impl<R: Rados> Image<R> {
         };
         *self.map.borrow_mut() = map;
         if self.map.borrow().is_none() {
-            tracing::warn!("{}: its object map is missing or wrong; 'rbd object-map rebuild' mends it", self.name);
+            tracing::warn!(
+                "{}: its object map is missing or wrong; 'rbd object-map rebuild' mends it",
+                self.name
+            );
             return self.invalidate(SNAP_HEAD).await;
         }
         Ok(())
     }
 
-    /// Takes the object map's lock from ourselves, if we have it under a number that we had; true if it was ours.
+    /// Takes the object map's lock from ourselves, if we have it under a number that we had; true
+    /// if it was ours.
     async fn take_own_map(&self) -> bool {
         let oid = ObjectMap::name(&self.id, None);
-        let Ok([answer]) = outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await) else { return false };
+        let Ok([answer]) = outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await)
+        else {
+            return false;
+        };
         let Ok(held) = Held::read(&answer) else { return false };
         match &held.holders[..] {
             // Another change is about to take it.
             [] => {}
             [holder] if holder.addr.nonce != self.rados.nonce() => return false,
             [holder] if holder.name == EntityName::client(self.rados.global_id()) => return true,
-            // In two requests: a Ceph's classes do not see what earlier ones of the same request changed. Another change may have done so
-            // meanwhile.
+            // In two requests: a Ceph's classes do not see what earlier ones of the same request
+            // changed. Another change may have done so meanwhile.
             [holder] => drop(self.on_meta(oid.clone(), vec![lock::break_hold(holder)], true).await),
             _ => return false,
         }
@@ -377,16 +408,26 @@ impl<R: Rados> Image<R> {
         self.map.borrow().as_ref().map(|m| m.get(object))
     }
 
-    /// Notes what is to become of an object, before it does. Where that fails the map is made invalid.
-    pub(crate) async fn note(&self, object: u64, state: State, from: Option<State>) -> Result<(), i32> {
+    /// Notes what is to become of an object, before it does. Where that fails the map is made
+    /// invalid.
+    pub(crate) async fn note(
+        &self,
+        object: u64,
+        state: State,
+        from: Option<State>,
+    ) -> Result<(), i32> {
         self.kept()?;
         match self.state(object) {
             None => return Ok(()),
             Some(now) if now == state || from.is_some_and(|f| f != now) => return Ok(()),
             Some(_) => {}
         }
-        let (oid, update) = (ObjectMap::name(&self.id, None), ObjectMap::update(object, state, from));
-        let mut result = self.on_meta(oid.clone(), vec![Claim::map().check(), update.clone()], true).await.result;
+        let (oid, update) =
+            (ObjectMap::name(&self.id, None), ObjectMap::update(object, state, from));
+        let mut result = self
+            .on_meta(oid.clone(), vec![Claim::map().check(), update.clone()], true)
+            .await
+            .result;
         if result == -errno::EBUSY && self.take_own_map().await {
             result = self.on_meta(oid, vec![Claim::map().check(), update], true).await.result;
         }
@@ -410,15 +451,16 @@ impl<R: Rados> Image<R> {
         }
     }
 
-    /// Notes in the maps of snapshots that they get an object, of the parent's. Snapshots from before the image was so large have no
-    /// such object.
+    /// Notes in the maps of snapshots that they get an object, of the parent's. Snapshots from
+    /// before the image was so large have no such object.
     pub(crate) async fn note_in_snaps(&self, info: &Info<R>, object: u64) -> Result<(), i32> {
         if !info.has(feature::OBJECT_MAP) {
             return Ok(());
         }
         for (i, snap) in info.snaps.iter().rev().enumerate() {
             // It came with the first; in later ones it is the same.
-            let state = if i > 0 && info.has(feature::FAST_DIFF) { State::Clean } else { State::Exists };
+            let state =
+                if i > 0 && info.has(feature::FAST_DIFF) { State::Clean } else { State::Exists };
             let ops = vec![ObjectMap::update(object, state, None)];
             match self.on_meta(ObjectMap::name(&self.id, Some(*snap)), ops, true).await.result {
                 r if r >= 0 || r == -errno::ERANGE => {}

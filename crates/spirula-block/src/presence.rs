@@ -1,12 +1,14 @@
 //! Is a snapshot that is open still there?
 //!
-//! A snapshot does not change, so that nobody need watch it. But it may be removed while it is open, and then its objects go one by one:
-//! what was data looks like a hole. So an object of a snapshot that does not exist counts as a hole only if the header says *afterwards* that the
-//! snapshot is there. librbd removes one in this order: it moves it to the trash, has the monitors give its number up, whereupon OSDs
-//! begin to trim, and forgets it. What is in the trash is therefore as good as gone.
+//! A snapshot does not change, so that nobody need watch it. But it may be removed while it is
+//! open, and then its objects go one by one: what was data looks like a hole. So an object of a
+//! snapshot that does not exist counts as a hole only if the header says *afterwards* that the
+//! snapshot is there. librbd removes one in this order: it moves it to the trash, has the monitors
+//! give its number up, whereupon OSDs begin to trim, and forgets it. What is in the trash is
+//! therefore as good as gone.
 //!
-//! Holes that are met while one question is under way share the next one. Snapshots that clones have as parents are not asked for: they
-//! cannot be removed while they have any.
+//! Holes that are met while one question is under way share the next one. Snapshots that clones
+//! have as parents are not asked for: they cannot be removed while they have any.
 
 use crate::header::{self, ask};
 use crate::image::{Image, outputs_of};
@@ -50,11 +52,13 @@ impl<R: Rados> Image<R> {
             return Ok(());
         }
         let all = p.wanted.get();
-        let there = match outputs_of::<1>(self.on_header(vec![ask::at("snapshot_get", snap)], false).await) {
-            Ok([answer]) => header::snapshot(&answer).map_err(|_| -errno::EIO)?.is_some(),
-            Err(r) if r == -errno::ENOENT => false,
-            Err(r) => return Err(r),
-        };
+        let there =
+            match outputs_of::<1>(self.on_header(vec![ask::at("snapshot_get", snap)], false).await)
+            {
+                Ok([answer]) => header::snapshot(&answer).map_err(|_| -errno::EIO)?.is_some(),
+                Err(r) if r == -errno::ENOENT => false,
+                Err(r) => return Err(r),
+            };
         if !there {
             tracing::error!("{}: the snapshot has been removed", self.name);
             p.gone.set(true);

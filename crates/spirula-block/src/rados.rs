@@ -35,8 +35,9 @@ pub struct Watch {
 
 /// A client of a cluster. All of it is used in one thread; nothing here blocks it.
 ///
-/// Operations are done in the order in which [`Rados::execute`] was called first polled, for each object. They end when they are
-/// durable, or with an error of the cluster's; an OSD that cannot be reached is waited for.
+/// Operations are done in the order in which [`Rados::execute`] was called first polled, for each
+/// object. They end when they are durable, or with an error of the cluster's; an OSD that cannot be
+/// reached is waited for.
 #[allow(async_fn_in_trait, reason = "images live in one thread, as their shell does")]
 pub trait Rados: 'static {
     /// Does operations on one object.
@@ -52,7 +53,8 @@ pub trait Rados: 'static {
     async fn unwatch(&self, cookie: u64);
     /// Answers a notification.
     fn acknowledge(&self, cookie: u64, id: u64, reply: &[u8]);
-    /// Notifies all who watch an object, and waits so many seconds for their answers; those who did not answer are left out.
+    /// Notifies all who watch an object, and waits so many seconds for their answers; those who did
+    /// not answer are left out.
     ///
     /// # Errors
     /// −errno.
@@ -63,8 +65,8 @@ pub trait Rados: 'static {
         payload: Bytes,
         seconds: u32,
     ) -> Result<Vec<NotifyReply>, i32>;
-    /// Makes the cluster refuse whatever a client does from now on (`osd blocklist add`), and waits until our own operations
-    /// bring the map with that to every OSD.
+    /// Makes the cluster refuse whatever a client does from now on (`osd blocklist add`), and waits
+    /// until our own operations bring the map with that to every OSD.
     ///
     /// # Errors
     /// What the monitors say.

@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const ALIGN: usize = 4096;
 /// Smallest capacity handed out, bytes.
 const SMALLEST: usize = 16 << 10;
-/// Capacities between two powers of two. A payload of 4 MiB that begins in the middle of a page takes 5 MiB, not 8.
+/// Capacities between two powers of two. A payload of 4 MiB that begins in the middle of a page
+/// takes 5 MiB, not 8.
 const STEPS: usize = 4;
 /// Capacities up to 16 MiB are kept for reuse: so many.
 const CLASSES: usize = 10 * STEPS + 1;
 
-/// The smallest of the capacities that holds so many bytes, and its place among them. Larger ones than are kept are rare, and not
-/// rounded up so far.
+/// The smallest of the capacities that holds so many bytes, and its place among them. Larger ones
+/// than are kept are rare, and not rounded up so far.
 fn class_of(capacity: usize) -> (usize, usize) {
     let capacity = capacity.max(SMALLEST);
     let doublings = (capacity / SMALLEST).ilog2() as usize;
@@ -127,7 +128,10 @@ pub struct PayloadPool(Arc<Inner>);
 
 impl std::fmt::Debug for PayloadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PayloadPool").field("out", &self.outstanding()).field("budget", &self.0.budget).finish()
+        f.debug_struct("PayloadPool")
+            .field("out", &self.outstanding())
+            .field("budget", &self.0.budget)
+            .finish()
     }
 }
 
@@ -154,12 +158,14 @@ impl PayloadPool {
         class_of(len).1
     }
 
-    /// Of what is in the hands of callers a cache keeps so many bytes more, within a budget of its own: they do not count here.
+    /// Of what is in the hands of callers a cache keeps so many bytes more, within a budget of its
+    /// own: they do not count here.
     pub fn put_aside(&self, bytes: usize) {
         self.0.aside.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A cache lets go of so many bytes, or is about to: they count here as long as anybody has them.
+    /// A cache lets go of so many bytes, or is about to: they count here as long as anybody has
+    /// them.
     pub fn take_back(&self, bytes: usize) {
         self.0.aside.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -182,8 +188,11 @@ impl PayloadPool {
             let mut shelf = self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner);
             match shelf.take(class) {
                 Some(found) => (Some(found), Vec::new()),
-                // Memory of other capacities makes room: what is kept and what is out are within the budget together.
-                None => (None, shelf.shrink(self.0.budget.saturating_sub(self.outstanding() + size))),
+                // Memory of other capacities makes room: what is kept and what is out are within
+                // the budget together.
+                None => {
+                    (None, shelf.shrink(self.0.budget.saturating_sub(self.outstanding() + size)))
+                }
             }
         };
         drop(gone);
@@ -192,7 +201,8 @@ impl PayloadPool {
         PayloadBuf { memory: Some(memory), len: 0, pool: self.0.clone() }
     }
 
-    /// Counts memory that is not of the pool as if it were, until the last reference to what this gives is dropped.
+    /// Counts memory that is not of the pool as if it were, until the last reference to what this
+    /// gives is dropped.
     pub fn count(&self, data: Bytes) -> Bytes {
         if data.is_empty() {
             return data;
@@ -341,7 +351,11 @@ mod tests {
         let at = slice.as_ptr() as usize - 1;
         drop(slice);
         assert_eq!(pool.outstanding(), 0);
-        assert_eq!(pool.take((4 << 20) - 9).whole().as_ptr() as usize, at, "the same memory comes back");
+        assert_eq!(
+            pool.take((4 << 20) - 9).whole().as_ptr() as usize,
+            at,
+            "the same memory comes back"
+        );
     }
 
     #[test]
@@ -387,9 +401,15 @@ mod tests {
 
     #[test]
     fn capacities_are_little_more_than_what_was_asked_for() {
-        for n in (1..32 << 20).step_by(997).chain((14..25).flat_map(|n| [(1 << n) - 1, 1 << n, (1 << n) + 1])) {
+        for n in (1..32 << 20)
+            .step_by(997)
+            .chain((14..25).flat_map(|n| [(1 << n) - 1, 1 << n, (1 << n) + 1]))
+        {
             let (class, size) = class_of(n);
-            assert!(size >= n && size % ALIGN == 0 && (size <= SMALLEST || size <= n + n / STEPS + 1), "{n}: {size}");
+            assert!(
+                size >= n && size % ALIGN == 0 && (size <= SMALLEST || size <= n + n / STEPS + 1),
+                "{n}: {size}"
+            );
             assert_eq!(class_of(size), (class, size), "{n}");
             assert_eq!(class < CLASSES, size <= 16 << 20, "{n}");
             if class < CLASSES {
@@ -401,7 +421,8 @@ mod tests {
         assert_eq!(class_of((4 << 20) + 4096).1, 5 << 20);
     }
 
-    /// What is kept for reuse is of capacities that were asked for before; others may be asked for now.
+    /// What is kept for reuse is of capacities that were asked for before; others may be asked for
+    /// now.
     #[test]
     fn what_is_kept_and_what_is_out_are_within_the_budget_together() {
         let pool = PayloadPool::new(16 << 20);

@@ -1,4 +1,5 @@
-//! Class `cas`: chunks of data that others refer to, by name of what they contain. The last reference takes the chunk along.
+//! Class `cas`: chunks of data that others refer to, by name of what they contain. The last
+//! reference takes the chunk along.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -66,7 +67,9 @@ impl Decode for References {
 impl References {
     fn add(&mut self, source: HObject) {
         match self {
-            Self::Objects(objects) => objects.insert(objects.partition_point(|o| *o <= source), source),
+            Self::Objects(objects) => {
+                objects.insert(objects.partition_point(|o| *o <= source), source)
+            }
             Self::Number(number) => *number = number.wrapping_add(1),
         }
     }

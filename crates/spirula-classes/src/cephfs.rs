@@ -5,8 +5,10 @@ use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice};
 use spirula_types::errno;
 
-pub(crate) const CLASS: Class =
-    Class { name: "cephfs", methods: &[method("accumulate_inode_metadata", RW, accumulate_inode_metadata)] };
+pub(crate) const CLASS: Class = Class {
+    name: "cephfs",
+    methods: &[method("accumulate_inode_metadata", RW, accumulate_inode_metadata)],
+};
 
 /// The last object of a file, and its size.
 struct Ceiling {
@@ -29,7 +31,8 @@ impl Decode for Ceiling {
     }
 }
 
-/// Notes a value in an attribute, unless the one that is there is as great. What is no such value is replaced.
+/// Notes a value in an attribute, unless the one that is there is as great. What is no such value
+/// is replaced.
 fn raise<T: Encode + Decode>(
     call: &mut Call<'_>,
     attr: &[u8],

@@ -69,7 +69,9 @@ impl Comparison {
     fn holding(&self, call: &mut Call<'_>) -> Result<Vec<(Bytes, Bytes)>, Stop> {
         let mut holding = Vec::new();
         for (key, given) in &self.values {
-            let Some(stored) = call.object.omap_get(key)?.or_else(|| self.default.clone()) else { continue };
+            let Some(stored) = call.object.omap_get(key)?.or_else(|| self.default.clone()) else {
+                continue;
+            };
             match self.holds(given, &stored) {
                 Ok(false) | Err(Stop::Errno(errno::EIO)) => {}
                 Ok(true) => holding.push((key.clone(), given.clone())),
@@ -101,7 +103,8 @@ fn compare_and_set(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn compare_and_remove(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let keys: Vec<Bytes> = args(call, false)?.holding(call)?.into_iter().map(|(key, _)| key).collect();
+    let keys: Vec<Bytes> =
+        args(call, false)?.holding(call)?.into_iter().map(|(key, _)| key).collect();
     if !keys.is_empty() {
         call.object.omap_remove(keys)?;
     }

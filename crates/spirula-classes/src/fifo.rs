@@ -1,7 +1,8 @@
-//! Class `fifo`: a queue over many objects, one with what is known of all (`meta`), and parts with entries. radosgw keeps the
-//! log of changed buckets in such ones.
+//! Class `fifo`: a queue over many objects, one with what is known of all (`meta`), and parts with
+//! entries. radosgw keeps the log of changed buckets in such ones.
 //!
-//! A part has a header in its first 512 bytes, then entries: each a fixed prefix with the part's magic number, a header and data.
+//! A part has a header in its first 512 bytes, then entries: each a fixed prefix with the part's
+//! magic number, a header and data.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -81,12 +82,14 @@ impl Encode for Bounds {
 
 impl Decode for Bounds {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("bounds", 1, |d, _| Ok(Self { part: d.u64()?, entry: d.u64()?, full: d.u64()? }))
+        d.versioned("bounds", 1, |d, _| {
+            Ok(Self { part: d.u64()?, entry: d.u64()?, full: d.u64()? })
+        })
     }
 }
 
-/// A step that is to be done to a part: what (create it, make it the head, remove it), and to which. Releases before 16.2.5 kept
-/// tags of parts, too; what later ones say of tags is empty.
+/// A step that is to be done to a part: what (create it, make it the head, remove it), and to
+/// which. Releases before 16.2.5 kept tags of parts, too; what later ones say of tags is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
     op: i32,
@@ -114,7 +117,11 @@ impl Decode for Step {
         d.versioned("step", 1, |d, _| {
             let step = Self { op: d.i32()?, part: d.i64()? };
             d.blob()?;
-            if step.is_valid() { Ok(step) } else { Err(DecodeError::Value { what: "step", value: step.op.into() }) }
+            if step.is_valid() {
+                Ok(step)
+            } else {
+                Err(DecodeError::Value { what: "step", value: step.op.into() })
+            }
         })
     }
 }
@@ -159,9 +166,15 @@ impl Encode for Meta {
 impl Decode for Meta {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("queue's meta data", 1, |d, _| {
-            let mut meta =
-                Self { id: d.get()?, version: d.get()?, prefix: d.get()?, bounds: d.get()?, ..Self::default() };
-            (meta.tail, meta.head, meta.min_push, meta.max_push) = (d.i64()?, d.i64()?, d.i64()?, d.i64()?);
+            let mut meta = Self {
+                id: d.get()?,
+                version: d.get()?,
+                prefix: d.get()?,
+                bounds: d.get()?,
+                ..Self::default()
+            };
+            (meta.tail, meta.head, meta.min_push, meta.max_push) =
+                (d.i64()?, d.i64()?, d.i64()?, d.i64()?);
             d.list(12, |d| {
                 d.i64()?;
                 d.blob().map(drop)
@@ -206,7 +219,9 @@ fn letters(call: &mut Call<'_>, count: usize) -> Bytes {
     let mut text = Vec::with_capacity(count + 10);
     while text.len() < count {
         let bits = call.object.unique();
-        text.extend((0..10).filter_map(|i| LETTERS.get((bits >> (6 * i)) as usize % LETTERS.len())));
+        text.extend(
+            (0..10).filter_map(|i| LETTERS.get((bits >> (6 * i)) as usize % LETTERS.len())),
+        );
     }
     text.truncate(count);
     text.into()
@@ -231,7 +246,11 @@ fn create_meta(call: &mut Call<'_>) -> Result<i32, Stop> {
             Ok(Args { id, version, prefix, bounds, exclusive: d.bool()? })
         })
     })?;
-    if a.id.is_empty() || a.bounds.part == 0 || a.bounds.entry == 0 || a.bounds.entry > a.bounds.part {
+    if a.id.is_empty()
+        || a.bounds.part == 0
+        || a.bounds.entry == 0
+        || a.bounds.entry > a.bounds.part
+    {
         return fail(errno::EINVAL);
     }
     match call.object.stat() {
@@ -349,7 +368,8 @@ impl Encode for Part {
         out.versioned(1, 1, |o| {
             o.blob(b"");
             o.put(&self.bounds);
-            let numbers = [self.magic, self.first, self.last, self.end, self.first_index, self.next_index];
+            let numbers =
+                [self.magic, self.first, self.last, self.end, self.first_index, self.next_index];
             numbers.iter().for_each(|n| o.u64(*n));
             o.put(&self.time);
         });
@@ -416,11 +436,13 @@ impl Part {
         }
         let prefix = Self::bytes(call, at, PREFIX)?;
         let mut d = Decoder::new(&prefix);
-        let (magic, prefix, header, data, index) = (d.u64()?, d.u64()?, d.u64()?, d.u64()?, d.u64()?);
+        let (magic, prefix, header, data, index) =
+            (d.u64()?, d.u64()?, d.u64()?, d.u64()?, d.u64()?);
         let Some(start) = at.checked_add(prefix) else { return fail(errno::ERANGE) };
-        let (Some(body), Some(next)) =
-            (start.checked_add(header), start.checked_add(header).and_then(|body| body.checked_add(data)))
-        else {
+        let (Some(body), Some(next)) = (
+            start.checked_add(header),
+            start.checked_add(header).and_then(|body| body.checked_add(data)),
+        ) else {
             return fail(errno::ERANGE);
         };
         if magic != self.magic || prefix < PREFIX {
@@ -434,7 +456,8 @@ impl Part {
 }
 
 fn init_part(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (_, bounds): (Bytes, Bounds) = call.args(|d| d.versioned("part", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (_, bounds): (Bytes, Bounds) =
+        call.args(|d| d.versioned("part", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     match call.object.stat() {
         Err(Stop::Errno(errno::ENOENT)) => {}
         Err(e) => return Err(e),
@@ -449,8 +472,9 @@ fn init_part(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn push_part(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (_, entries, total): (Bytes, Vec<Bytes>, u64) =
-        call.few_args(|d| d.versioned("entries", 1, |d, _| Ok((d.get()?, d.list(4, Bytes::decode)?, d.get()?))))?;
+    let (_, entries, total): (Bytes, Vec<Bytes>, u64) = call.few_args(|d| {
+        d.versioned("entries", 1, |d, _| Ok((d.get()?, d.list(4, Bytes::decode)?, d.get()?)))
+    })?;
     let mut part = Part::read(call)?;
     if total.saturating_add(entries.len() as u64 * OVERHEAD) > part.bounds.part {
         return fail(errno::EINVAL);
@@ -469,7 +493,9 @@ fn push_part(call: &mut Call<'_>) -> Result<i32, Stop> {
             break;
         }
         part.last = part.end;
-        [part.magic, PREFIX, ENTRY_HEADER, entry.len() as u64, part.next_index].iter().for_each(|n| out.u64(*n));
+        [part.magic, PREFIX, ENTRY_HEADER, entry.len() as u64, part.next_index]
+            .iter()
+            .for_each(|n| out.u64(*n));
         out.u32(0);
         out.versioned(1, 1, |o| o.put(&now));
         out.raw(entry);
@@ -519,7 +545,10 @@ fn list_part(call: &mut Call<'_>) -> Result<i32, Stop> {
         at = part.entry(call, at)?.next;
     }
     let (from, mut entries) = (at, Vec::new());
-    while at < part.end && (entries.len() as i64) < i64::from(max.min(LISTED)) && at - from < LISTED_BYTES {
+    while at < part.end
+        && (entries.len() as i64) < i64::from(max.min(LISTED))
+        && at - from < LISTED_BYTES
+    {
         let entry = part.entry(call, at)?;
         at = entry.next;
         entries.push(entry);

@@ -60,7 +60,8 @@ fn record_hello(call: &mut Call<'_>) -> Result<i32, Stop> {
     Ok(0)
 }
 
-/// Shows that a failure takes the change back, and that output and result of a change arrive only if they are asked for.
+/// Shows that a failure takes the change back, and that output and result of a change arrive only
+/// if they are asked for.
 fn write_return_data(call: &mut Call<'_>) -> Result<i32, Stop> {
     call.object.set_attr(b"foo", Bytes::from_static(b"bar"))?;
     if !call.input.is_empty() {

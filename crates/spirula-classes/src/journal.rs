@@ -1,7 +1,8 @@
-//! Class `journal`: the header of a journal, and its data objects. Images with the feature `journaling` write one.
+//! Class `journal`: the header of a journal, and its data objects. Images with the feature
+//! `journaling` write one.
 //!
-//! A journal has *clients*, who say how far they have read or played it back, and *tags*, which say whose the entries from some
-//! point on are. Tags that no client needs any more go.
+//! A journal has *clients*, who say how far they have read or played it back, and *tags*, which say
+//! whose the entries from some point on are. Tags that no client needs any more go.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -82,7 +83,9 @@ impl Encode for Positions {
 impl Decode for Positions {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let one = |d: &mut Decoder<'_>| {
-            d.versioned("position", 1, |d, _| Ok(Position { object: d.u64()?, tag: d.u64()?, entry: d.u64()? }))
+            d.versioned("position", 1, |d, _| {
+                Ok(Position { object: d.u64()?, tag: d.u64()?, entry: d.u64()? })
+            })
         };
         Ok(Self(d.versioned("positions", 1, |d, _| d.list(30, one))?))
     }
@@ -110,7 +113,9 @@ impl Encode for Client {
 
 impl Decode for Client {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("client", 1, |d, _| Ok(Self { id: d.get()?, data: d.get()?, commit: d.get()?, state: d.u8()? }))
+        d.versioned("client", 1, |d, _| {
+            Ok(Self { id: d.get()?, data: d.get()?, commit: d.get()?, state: d.u8()? })
+        })
     }
 }
 
@@ -191,7 +196,9 @@ fn create(call: &mut Call<'_>) -> Result<i32, Stop> {
         (POOL, to_vec(&pool)),
         (SPLAY_WIDTH, vec![width]),
     ];
-    call.object.omap_set(pairs.into_iter().map(|(k, v)| (Bytes::from_static(k.as_bytes()), v.into())).collect())?;
+    call.object.omap_set(
+        pairs.into_iter().map(|(k, v)| (Bytes::from_static(k.as_bytes()), v.into())).collect(),
+    )?;
     Ok(0)
 }
 
@@ -267,14 +274,17 @@ fn get_client(call: &mut Call<'_>) -> Result<i32, Stop> {
     Ok(0)
 }
 
-/// Where a new client starts: at the oldest place that a client is at; at the beginning if one is there.
+/// Where a new client starts: at the oldest place that a client is at; at the beginning if one is
+/// there.
 fn oldest(call: &mut Call<'_>) -> Result<Positions, Stop> {
     let clients = all::<Client>(call, CLIENT)?;
     let mut oldest: Option<Positions> = None;
     for (_, client) in clients {
         let Some(first) = client.commit.0.first() else { return Ok(Positions::default()) };
-        let older =
-            oldest.as_ref().and_then(|o| o.0.first()).is_none_or(|o| (first.tag, first.entry) < (o.tag, o.entry));
+        let older = oldest
+            .as_ref()
+            .and_then(|o| o.0.first())
+            .is_none_or(|o| (first.tag, first.entry) < (o.tag, o.entry));
         if older {
             oldest = Some(client.commit);
         }
@@ -354,8 +364,8 @@ fn get_tag(call: &mut Call<'_>) -> Result<i32, Stop> {
     Ok(0)
 }
 
-/// Removes the tags that no client needs any more: those before the newest of their class up to the oldest tag that one is at.
-/// With a client that is at no place yet nothing goes.
+/// Removes the tags that no client needs any more: those before the newest of their class up to the
+/// oldest tag that one is at. With a client that is at no place yet nothing goes.
 fn expire_tags(call: &mut Call<'_>) -> Result<(), Stop> {
     let mut oldest: Option<u64> = None;
     for (_, client) in all::<Client>(call, CLIENT)? {
@@ -374,8 +384,11 @@ fn expire_tags(call: &mut Call<'_>) -> Result<(), Stop> {
     let end = tags.iter().position(|(_, t)| t.tid >= oldest).map_or(tags.len(), |i| i + 1);
     let seen = tags.get(..end).unwrap_or_default();
     let newest: BTreeMap<u64, u64> = seen.iter().map(|(_, t)| (t.class, t.tid)).collect();
-    let gone: Vec<Bytes> =
-        seen.iter().filter(|(_, t)| newest.get(&t.class).is_some_and(|n| t.tid < *n)).map(|(k, _)| k.clone()).collect();
+    let gone: Vec<Bytes> = seen
+        .iter()
+        .filter(|(_, t)| newest.get(&t.class).is_some_and(|n| t.tid < *n))
+        .map(|(k, _)| k.clone())
+        .collect();
     if gone.is_empty() { Ok(()) } else { call.object.omap_remove(gone) }
 }
 
@@ -404,8 +417,9 @@ fn tag_create(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn tag_list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (after, max, id, class) =
-        call.args(|d| Ok((d.u64()?, d.u64()?, d.bytes()?, if d.bool()? { Some(d.u64()?) } else { None })))?;
+    let (after, max, id, class) = call.args(|d| {
+        Ok((d.u64()?, d.u64()?, d.bytes()?, if d.bool()? { Some(d.u64()?) } else { None }))
+    })?;
     let client: Client = need(call, client_key(&id))?;
     let oldest = client.commit.0.iter().map(|p| p.tag).min();
     let tags: Vec<Tag> = all::<Tag>(call, TAG)?.into_iter().map(|(_, t)| t).collect();

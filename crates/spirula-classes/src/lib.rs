@@ -1,18 +1,21 @@
-//! Object classes: methods that clients call by class and name on one object (`exec` of librados), and that librbd, the kernel's
-//! rbd and others cannot do without.
+//! Object classes: methods that clients call by class and name on one object (`exec` of librados),
+//! and that librbd, the kernel's rbd and others cannot do without.
 //!
-//! One module per class. [`find`] gives a [`Class`] and its [`Method`] with what it is registered as: reading, writing, both. A method
-//! is a function of a [`Call`]: its input, its output, and the object, which it sees through the trait [`Object`] alone.
-//! So it can do nothing that an op of the same request could not do: its changes join the request's other changes, and
-//! nothing happens if it, or the request, fails.
+//! One module per class. [`find`] gives a [`Class`] and its [`Method`] with what it is registered
+//! as: reading, writing, both. A method is a function of a [`Call`]: its input, its output, and the
+//! object, which it sees through the trait [`Object`] alone. So it can do nothing that an op of the
+//! same request could not do: its changes join the request's other changes, and nothing happens if
+//! it, or the request, fails.
 //!
-//! Names, inputs, outputs, results, and where each class keeps its state are those of Ceph 16.2: clients read and copy some
-//! of that state as plain data. Sources: `docs/protocol/osd.md`, recorded calls (`tests/data/vectors/cls.jsonl`), and calls
-//! recorded on a real cluster (`spirula-pg/src/exec/tests/golden`).
+//! Names, inputs, outputs, results, and where each class keeps its state are those of Ceph 16.2:
+//! clients read and copy some of that state as plain data. Sources: `docs/protocol/osd.md`,
+//! recorded calls (`tests/data/vectors/cls.jsonl`), and calls recorded on a real cluster
+//! (`spirula-pg/src/exec/tests/golden`).
 //!
-//! Pure: time, random numbers and who calls are asked of the [`Object`]. Never panics, whatever input and stored state are:
-//! input that cannot be read is EINVAL, state that cannot be read EIO. What a call may read and change is bounded by
-//! whoever implements [`Object`]; what a method makes of its input is of its size.
+//! Pure: time, random numbers and who calls are asked of the [`Object`]. Never panics, whatever
+//! input and stored state are: input that cannot be read is EINVAL, state that cannot be read EIO.
+//! What a call may read and change is bounded by whoever implements [`Object`]; what a method makes
+//! of its input is of its size.
 
 mod cas;
 mod cephfs;
@@ -46,8 +49,8 @@ use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, to_vec};
 use spirula_types::errno;
 
-/// What a method is registered as. It decides which right a caller needs, and whether its request is one that writes; a
-/// method that does what it is not registered for fails with EIO.
+/// What a method is registered as. It decides which right a caller needs, and whether its request
+/// is one that writes; a method that does what it is not registered for fails with EIO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
     /// It may read the object.
@@ -71,7 +74,8 @@ const RP: Flags = Flags { promote: true, ..R };
 const WP: Flags = Flags { promote: true, ..W };
 const RWP: Flags = Flags { promote: true, ..RW };
 
-/// What a method does. A result that is not negative is the op's; a failure cancels what the request has changed.
+/// What a method does. A result that is not negative is the op's; a failure cancels what the
+/// request has changed.
 pub type Run = fn(&mut Call<'_>) -> Result<i32, Stop>;
 
 /// A method of a class.
@@ -98,8 +102,9 @@ pub struct Class {
 }
 
 impl Class {
-    /// May a call of this method, one that writes, bring data or make an object? Those by which images are removed bring neither: on
-    /// a full OSD they run for whoever asks for that (FULL_TRY).
+    /// May a call of this method, one that writes, bring data or make an object? Those by which
+    /// images are removed bring neither: on a full OSD they run for whoever asks for that
+    /// (FULL_TRY).
     pub fn brings(&self, method: &Method) -> bool {
         match self.name {
             "lock" => false,
@@ -147,7 +152,8 @@ pub enum Unknown {
 /// [`Unknown`].
 pub fn find(class: &[u8], method: &[u8]) -> Result<(&'static Class, &'static Method), Unknown> {
     let class = CLASSES.iter().find(|c| c.name.as_bytes() == class).ok_or(Unknown::Class)?;
-    let method = class.methods.iter().find(|m| m.name.as_bytes() == method).ok_or(Unknown::Method)?;
+    let method =
+        class.methods.iter().find(|m| m.name.as_bytes() == method).ok_or(Unknown::Method)?;
     Ok((class, method))
 }
 
@@ -172,12 +178,19 @@ impl Method {
 
 impl Call<'_> {
     /// Reads the input with `read`; what follows is left alone, as Ceph does.
-    fn args<T>(&self, read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>) -> Result<T, Stop> {
+    fn args<T>(
+        &self,
+        read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
+    ) -> Result<T, Stop> {
         Ok(read(&mut Decoder::new(&self.input))?)
     }
 
-    /// The same of a method that takes lists of small things, each of which takes more memory than room in the input.
-    fn few_args<T>(&self, read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>) -> Result<T, Stop> {
+    /// The same of a method that takes lists of small things, each of which takes more memory than
+    /// room in the input.
+    fn few_args<T>(
+        &self,
+        read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
+    ) -> Result<T, Stop> {
         self.is_few()?;
         self.args(read)
     }
@@ -226,13 +239,15 @@ impl Call<'_> {
         self.object.omap_set_header(to_vec(value).into())
     }
 
-    /// At most `max` pairs (and no more than Ceph gives for one question) whose keys start with `prefix`, after the key `after`.
+    /// At most `max` pairs (and no more than Ceph gives for one question) whose keys start with
+    /// `prefix`, after the key `after`.
     fn pairs(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop> {
         let max = max.min(PAIRS_MAX);
         let mut all = self.object.omap_page(after, prefix, max)?;
         while all.more && (all.pairs.len() as u64) < max {
             let Some((last, _)) = all.pairs.last() else { break };
-            let next = self.object.omap_page(&last.clone(), prefix, max - all.pairs.len() as u64)?;
+            let next =
+                self.object.omap_page(&last.clone(), prefix, max - all.pairs.len() as u64)?;
             if next.pairs.is_empty() {
                 break;
             }

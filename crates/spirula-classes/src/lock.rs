@@ -1,7 +1,8 @@
 //! Class `lock`: advisory locks on an object, each a user attribute `lock.NAME`.
 //!
-//! A lock is held by one or, if it is shared, by many; a holder is a client with a cookie of its choice. Holders whose time is
-//! over are gone for whoever looks, and from the attribute with the next change of the lock.
+//! A lock is held by one or, if it is shared, by many; a holder is a client with a cookie of its
+//! choice. Holders whose time is over are gone for whoever looks, and from the attribute with the
+//! next change of the lock.
 
 use crate::{Call, Class, R, RP, RW, RWP, Stop, fail, method};
 use bytes::Bytes;
@@ -85,8 +86,9 @@ impl Decode for Lock {
         d.versioned("lock", 1, |d, _| {
             let holders = d.list(12, |d| {
                 let holder = d.versioned("holder", 1, |d, _| Ok((d.get()?, d.get()?)))?;
-                let hold =
-                    d.versioned("hold", 1, |d, _| Ok(Hold { until: d.get()?, addr: d.get()?, description: d.get()? }))?;
+                let hold = d.versioned("hold", 1, |d, _| {
+                    Ok(Hold { until: d.get()?, addr: d.get()?, description: d.get()? })
+                })?;
                 Ok((holder, hold))
             })?;
             Ok(Self { holders: holders.into_iter().collect(), kind: d.u8()?, tag: d.get()? })
@@ -168,8 +170,10 @@ fn lock(call: &mut Call<'_>) -> Result<i32, Stop> {
     if !lock.holders.is_empty() && (a.kind != SHARED || lock.kind != SHARED) {
         return fail(errno::EBUSY);
     }
-    let until = if a.duration.is_zero() { UTime::ZERO } else { later(call.object.now(), a.duration) };
-    // A client speaks both protocols, and the nonce alone tells it apart; all releases can read this kind.
+    let until =
+        if a.duration.is_zero() { UTime::ZERO } else { later(call.object.now(), a.duration) };
+    // A client speaks both protocols, and the nonce alone tells it apart; all releases can read
+    // this kind.
     let addr = EntityAddr { kind: EntityAddr::KIND_LEGACY, ..caller.addr };
     lock.holders.insert(holder, Hold { until, addr, description: a.description });
     (lock.kind, lock.tag) = (a.kind, a.tag);
@@ -191,7 +195,8 @@ fn drop_hold(call: &mut Call<'_>, name: &[u8], holder: &Holder) -> Result<i32, S
 }
 
 fn unlock(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (name, cookie): (Bytes, Bytes) = call.args(|d| d.versioned("unlock", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (name, cookie): (Bytes, Bytes) =
+        call.args(|d| d.versioned("unlock", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let holder = (call.object.caller().name, cookie);
     drop_hold(call, &name, &holder)
 }
@@ -236,7 +241,8 @@ impl Claim {
         }
         let lock = load(call, &self.name)?;
         let holder = (call.object.caller().name, self.cookie.clone());
-        let held = lock.kind == self.kind && lock.tag == self.tag && lock.holders.contains_key(&holder);
+        let held =
+            lock.kind == self.kind && lock.tag == self.tag && lock.holders.contains_key(&holder);
         if held { Ok((lock, holder)) } else { fail(errno::EBUSY) }
     }
 }

@@ -1,4 +1,5 @@
-//! Class `log`: entries by time, which zones read from each other. An entry is an omap key as in class `timeindex`.
+//! Class `log`: entries by time, which zones read from each other. An entry is an omap key as in
+//! class `timeindex`.
 
 use crate::timeindex::{is_past, time_key};
 use crate::{Call, Class, R, RW, Stop, fail, method, stored};
@@ -8,7 +9,12 @@ use spirula_types::errno;
 
 pub(crate) const CLASS: Class = Class {
     name: "log",
-    methods: &[method("add", RW, add), method("list", R, list), method("trim", RW, trim), method("info", R, info)],
+    methods: &[
+        method("add", RW, add),
+        method("list", R, list),
+        method("trim", RW, trim),
+        method("info", R, info),
+    ],
 };
 
 const PREFIX: &[u8] = b"1_";
@@ -40,7 +46,13 @@ impl Encode for Entry {
 impl Decode for Entry {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("log entry", 2, |d, v| {
-            let mut e = Self { section: d.get()?, name: d.get()?, time: d.get()?, data: d.get()?, ..Self::default() };
+            let mut e = Self {
+                section: d.get()?,
+                name: d.get()?,
+                time: d.get()?,
+                data: d.get()?,
+                ..Self::default()
+            };
             if v >= 2 {
                 e.id = d.get()?;
             }
@@ -73,7 +85,9 @@ impl Decode for Header {
 
 fn add(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (entries, monotonic): (Vec<Entry>, bool) = call.few_args(|d| {
-        d.versioned("entries", 2, |d, v| Ok((d.list(26, Entry::decode)?, if v >= 2 { d.bool()? } else { true })))
+        d.versioned("entries", 2, |d, v| {
+            Ok((d.list(26, Entry::decode)?, if v >= 2 { d.bool()? } else { true }))
+        })
     })?;
     let mut header: Header = call.header()?;
     for mut entry in entries {
@@ -95,8 +109,8 @@ fn add(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (from, marker, to, max): (UTime, Bytes, UTime, i32) =
-        call.args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?, d.i32()?))))?;
+    let (from, marker, to, max): (UTime, Bytes, UTime, i32) = call
+        .args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?, d.i32()?))))?;
     let start = if marker.is_empty() { time_key(from) } else { marker };
     let end = (!from.is_zero() && to >= from).then(|| time_key(to));
     // None and a negative number are as good as the largest.
@@ -126,7 +140,11 @@ fn trim(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (from, to, from_marker, to_marker): (UTime, UTime, Bytes, Bytes) = call.args(|d| {
         d.versioned("trim", 2, |d, v| {
             let (from, to) = (d.get()?, d.get()?);
-            Ok(if v >= 2 { (from, to, d.get()?, d.get()?) } else { (from, to, Bytes::new(), Bytes::new()) })
+            Ok(if v >= 2 {
+                (from, to, d.get()?, d.get()?)
+            } else {
+                (from, to, Bytes::new(), Bytes::new())
+            })
         })
     })?;
     let start = if from_marker.is_empty() { time_key(from) } else { from_marker };

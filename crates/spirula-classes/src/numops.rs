@@ -4,12 +4,14 @@ use crate::{Call, Class, RW, Stop, fail, method};
 use bytes::Bytes;
 use spirula_types::errno;
 
-pub(crate) const CLASS: Class = Class { name: "numops", methods: &[method("add", RW, add), method("mul", RW, mul)] };
+pub(crate) const CLASS: Class =
+    Class { name: "numops", methods: &[method("add", RW, add), method("mul", RW, mul)] };
 
 /// Digits that are kept.
 const DIGITS: usize = 10;
 
-/// The number that all of a text stands for, by the rules of C's `strtod`; none is 0. Text ends at a zero byte.
+/// The number that all of a text stands for, by the rules of C's `strtod`; none is 0. Text ends at
+/// a zero byte.
 fn number(text: &[u8]) -> Option<f64> {
     let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
     let text = text.get(..end)?;
@@ -75,7 +77,8 @@ fn text(value: f64) -> String {
     format!("{}e{sign}{:02}", trim(mantissa), exponent.unsigned_abs())
 }
 
-/// Replaces the number under a key by what `f` makes of it and the given one. Without a number there it is 0.
+/// Replaces the number under a key by what `f` makes of it and the given one. Without a number
+/// there it is 0.
 fn change(call: &mut Call<'_>, f: impl FnOnce(f64, f64) -> f64) -> Result<i32, Stop> {
     let (key, given): (Bytes, Bytes) = call.args(|d| Ok((d.get()?, d.get()?)))?;
     let given = number(&given).ok_or(Stop::Errno(errno::EINVAL))?;
@@ -88,8 +91,8 @@ fn change(call: &mut Call<'_>, f: impl FnOnce(f64, f64) -> f64) -> Result<i32, S
     Ok(0)
 }
 
-/// A result that is no number has the sign that amd64 gives it, wherever this runs: that of the first operand that is none, and
-/// a minus where both were numbers.
+/// A result that is no number has the sign that amd64 gives it, wherever this runs: that of the
+/// first operand that is none, and a minus where both were numbers.
 fn settled(old: f64, given: f64, result: f64) -> f64 {
     let sign = match (result.is_nan(), old.is_nan(), given.is_nan()) {
         (false, ..) => return result,

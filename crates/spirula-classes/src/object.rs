@@ -9,7 +9,8 @@ use spirula_types::{EntityAddr, EntityName, errno};
 pub enum Stop {
     /// It fails with this positive errno.
     Errno(i32),
-    /// The object cannot answer yet, and knows what it waits for. The method is run again later, from its start.
+    /// The object cannot answer yet, and knows what it waits for. The method is run again later,
+    /// from its start.
     Later,
 }
 
@@ -47,9 +48,10 @@ pub struct Page {
     pub more: bool,
 }
 
-/// The object that a method is called on, with what the request changed before laid over it. An object that does not exist
-/// has no data and an empty omap, and is created by whatever is written. Every call may fail with [`Stop::Later`], and with
-/// EIO for what cannot be read; with E2BIG when the call has read more than a request may.
+/// The object that a method is called on, with what the request changed before laid over it. An
+/// object that does not exist has no data and an empty omap, and is created by whatever is written.
+/// Every call may fail with [`Stop::Later`], and with EIO for what cannot be read; with E2BIG when
+/// the call has read more than a request may.
 pub trait Object {
     /// Who calls.
     fn caller(&self) -> Caller;
@@ -90,8 +92,8 @@ pub trait Object {
     /// None of its own.
     fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop>;
 
-    /// At most `max` omap pairs whose keys start with `prefix`, after the key `after`; fewer where one answer would be too
-    /// long.
+    /// At most `max` omap pairs whose keys start with `prefix`, after the key `after`; fewer where
+    /// one answer would be too long.
     ///
     /// # Errors
     /// None of its own.
@@ -103,14 +105,16 @@ pub trait Object {
     /// None of its own.
     fn omap_header(&mut self) -> Result<Bytes, Stop>;
 
-    /// The newest user version that was given out in the object's PG. A change that this request makes gets a higher one.
+    /// The newest user version that was given out in the object's PG. A change that this request
+    /// makes gets a higher one.
     fn version(&self) -> u64;
 
-    /// How many ops of the request were done before this call, and how often calls have asked the object for something: with
-    /// [`version`](Self::version) a name that is given once.
+    /// How many ops of the request were done before this call, and how often calls have asked the
+    /// object for something: with [`version`](Self::version) a name that is given once.
     fn steps(&self) -> u32;
 
-    /// The newest snapshot that the object was written under; 0 for none. A deleted object of which there are clones has one, too.
+    /// The newest snapshot that the object was written under; 0 for none. A deleted object of which
+    /// there are clones has one, too.
     ///
     /// # Errors
     /// ENOENT.

@@ -1,6 +1,8 @@
-//! Class `otp`: one-time passwords by time (TOTP, RFC 6238), for radosgw's users who must name one to delete for good.
+//! Class `otp`: one-time passwords by time (TOTP, RFC 6238), for radosgw's users who must name one
+//! to delete for good.
 //!
-//! A check and the question for its result are two calls: a call that fails changes nothing, and failures must be counted.
+//! A check and the question for its result are two calls: a call that fails changes nothing, and
+//! failures must be counted.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -32,8 +34,9 @@ const BASE32: u8 = 2;
 const UNKNOWN: u8 = 0;
 const RIGHT: u8 = 1;
 const WRONG: u8 = 2;
-/// Steps before and after now that may be tried for one check, whatever the device's window: each takes a microsecond, and a request
-/// has thousands of calls. At the usual step of 30 s these are fifty minutes; radosgw-admin's default is two steps.
+/// Steps before and after now that may be tried for one check, whatever the device's window: each
+/// takes a microsecond, and a request has thousands of calls. At the usual step of 30 s these are
+/// fifty minutes; radosgw-admin's default is two steps.
 const WINDOW_MAX: u32 = 100;
 
 /// A device that shows passwords.
@@ -105,7 +108,9 @@ impl Encode for Check {
 
 impl Decode for Check {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("check", 1, |d, _| Ok(Self { token: d.get()?, time: d.get()?, result: d.u8()? }))
+        d.versioned("check", 1, |d, _| {
+            Ok(Self { token: d.get()?, time: d.get()?, result: d.u8()? })
+        })
     }
 }
 
@@ -114,7 +119,8 @@ impl Decode for Check {
 struct State {
     device: Device,
     checks: Vec<Check>,
-    /// The step of the last password that was right. Earlier ones, and this one, are not taken again.
+    /// The step of the last password that was right. Earlier ones, and this one, are not taken
+    /// again.
     last: u64,
 }
 
@@ -147,7 +153,9 @@ impl State {
     /// Is it a password of about this time that was not used yet?
     fn is_right(&mut self, now: UTime, password: &[u8]) -> bool {
         let device = &self.device;
-        let Some(step) = i64::from(now.sec).checked_sub(device.offset.into()).filter(|s| *s >= 0 && device.step > 0)
+        let Some(step) = i64::from(now.sec)
+            .checked_sub(device.offset.into())
+            .filter(|s| *s >= 0 && device.step > 0)
         else {
             return false;
         };
@@ -157,15 +165,20 @@ impl State {
             _ => return false,
         };
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &device.secret);
-        let Some(wanted) = std::str::from_utf8(password).ok().filter(|p| p.bytes().all(|b| b.is_ascii_digit())) else {
+        let Some(wanted) =
+            std::str::from_utf8(password).ok().filter(|p| p.bytes().all(|b| b.is_ascii_digit()))
+        else {
             return false;
         };
         let Ok(wanted) = wanted.parse::<u32>() else { return false };
-        let shown =
-            |step: u64| truncated(hmac::sign(&key, &step.to_be_bytes()).as_ref()) % 10_u32.pow(digits) == wanted;
+        let shown = |step: u64| {
+            truncated(hmac::sign(&key, &step.to_be_bytes()).as_ref()) % 10_u32.pow(digits) == wanted
+        };
         let window = u64::from(device.window.min(WINDOW_MAX));
         // Whether the clock is early or late, Ceph counts the step as a later one.
-        let away = (0..=window).find(|n| [step.checked_add(*n), step.checked_sub(*n)].into_iter().flatten().any(shown));
+        let away = (0..=window).find(|n| {
+            [step.checked_add(*n), step.checked_sub(*n)].into_iter().flatten().any(shown)
+        });
         match away.map(|n| step.saturating_add(n)).filter(|step| *step > self.last) {
             Some(step) => {
                 self.last = step;
@@ -179,7 +192,8 @@ impl State {
 /// 31 bits of a digest (RFC 4226, 5.3).
 fn truncated(digest: &[u8]) -> u32 {
     let at = usize::from(digest.last().copied().unwrap_or(0) & 0xf);
-    let bytes = digest.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
+    let bytes =
+        digest.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
     u32::from_be_bytes(bytes) & 0x7fff_ffff
 }
 
@@ -189,7 +203,9 @@ fn secret(seed: &[u8], form: u8) -> Option<Bytes> {
     if form != BASE32 {
         let digits: Option<Vec<u32>> = seed.iter().map(|c| digit(c, 16)).collect();
         let digits = digits.filter(|d| d.len().is_multiple_of(2))?;
-        return Some(digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n << 4 | d) as u8).collect());
+        return Some(
+            digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n << 4 | d) as u8).collect(),
+        );
     }
     let (mut out, mut bits, mut held) = (Vec::new(), 0_u32, 0);
     for c in seed.iter().filter(|c| !matches!(c, b' ' | b'=')) {
@@ -236,11 +252,14 @@ fn names(call: &mut Call<'_>) -> Result<Names, Stop> {
 }
 
 fn set(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let devices: Vec<Device> = call.few_args(|d| d.versioned("devices", 1, |d, _| d.list(32, Device::decode)))?;
+    let devices: Vec<Device> =
+        call.few_args(|d| d.versioned("devices", 1, |d, _| d.list(32, Device::decode)))?;
     let mut names = names(call)?;
     for device in devices {
         let mut state: State = call.key(key(&device.id))?.unwrap_or_default();
-        let Some(secret) = secret(&device.seed, device.seed_form) else { return fail(errno::EINVAL) };
+        let Some(secret) = secret(&device.seed, device.seed_form) else {
+            return fail(errno::EINVAL);
+        };
         state.device = Device { secret, ..device };
         call.set(key(&state.device.id), &state)?;
         names.0.insert(state.device.id);
@@ -261,7 +280,8 @@ fn remove(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn get(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (all, ids): (bool, Vec<Bytes>) = call.few_args(|d| d.versioned("names", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (all, ids): (bool, Vec<Bytes>) =
+        call.few_args(|d| d.versioned("names", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let names = names(call)?;
     let ids = if all { names.0.iter().cloned().collect() } else { ids };
     let mut devices = Vec::new();
@@ -316,8 +336,14 @@ mod tests {
     /// The vectors of RFC 6238 and 4226, with eight digits.
     #[test]
     fn passwords_are_those_of_the_standard() {
-        for (sec, password) in [(59, "94287082"), (1_111_111_109, "07081804"), (2_000_000_000, "69279037")] {
-            let device = Device { secret: Bytes::from_static(b"12345678901234567890"), step: 30, ..Device::default() };
+        for (sec, password) in
+            [(59, "94287082"), (1_111_111_109, "07081804"), (2_000_000_000, "69279037")]
+        {
+            let device = Device {
+                secret: Bytes::from_static(b"12345678901234567890"),
+                step: 30,
+                ..Device::default()
+            };
             let mut state = State { device, ..State::default() };
             assert!(!state.is_right(UTime { sec, nsec: 0 }, b"00000000"));
             assert!(state.is_right(UTime { sec, nsec: 0 }, password.as_bytes()), "{sec}");
@@ -327,15 +353,20 @@ mod tests {
 
     #[test]
     fn a_clock_may_be_wrong_by_some_steps() {
-        let device =
-            Device { secret: Bytes::from_static(b"12345678901234567890"), step: 30, window: 2, ..Device::default() };
+        let device = Device {
+            secret: Bytes::from_static(b"12345678901234567890"),
+            step: 30,
+            window: 2,
+            ..Device::default()
+        };
         let state = State { device, ..State::default() };
         for (sec, right) in [(30, true), (0, true), (119, true), (120, false)] {
             assert_eq!(state.clone().is_right(UTime { sec, nsec: 0 }, b"94287082"), right, "{sec}");
         }
     }
 
-    /// However far a device's clock may be wrong by its own account, a check tries a bounded number of passwords.
+    /// However far a device's clock may be wrong by its own account, a check tries a bounded number
+    /// of passwords.
     #[test]
     fn a_window_is_bounded() {
         let secret = Bytes::from_static(b"12345678901234567890");

@@ -1,8 +1,10 @@
-//! Class `queue`: a ring of entries in an object's data, behind a head that says where it begins and ends.
+//! Class `queue`: a ring of entries in an object's data, behind a head that says where it begins
+//! and ends.
 //!
-//! An entry is a mark, its length and its bytes; one that does not fit before the end of the ring goes on at its start. A place in
-//! the ring is an offset in the object with the number of rounds that the ring had made. Classes `rgw_gc` and `2pc_queue` use
-//! the same queue, and keep something of their own in its head.
+//! An entry is a mark, its length and its bytes; one that does not fit before the end of the ring
+//! goes on at its start. A place in the ring is an offset in the object with the number of rounds
+//! that the ring had made. Classes `rgw_gc` and `2pc_queue` use the same queue, and keep something
+//! of their own in its head.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -137,15 +139,21 @@ pub(crate) struct Listed {
 
 impl Queue {
     /// Makes a queue for so many bytes of entries in an object that has none.
-    pub(crate) fn init(call: &mut Call<'_>, size: u64, own_max: u64, own: Bytes) -> Result<i32, Stop> {
+    pub(crate) fn init(
+        call: &mut Call<'_>,
+        size: u64,
+        own_max: u64,
+        own: Bytes,
+    ) -> Result<i32, Stop> {
         match Self::read(call) {
             Ok(_) => return fail(errno::EEXIST),
             Err(Stop::Errno(errno::EINVAL)) => {}
             Err(e) => return Err(e),
         }
-        let (Some(start), Some(end)) =
-            (HEAD_SIZE.checked_add(own_max), HEAD_SIZE.checked_add(own_max).and_then(|start| start.checked_add(size)))
-        else {
+        let (Some(start), Some(end)) = (
+            HEAD_SIZE.checked_add(own_max),
+            HEAD_SIZE.checked_add(own_max).and_then(|start| start.checked_add(size)),
+        ) else {
             return fail(errno::EINVAL);
         };
         let place = Place { round: 0, offset: start };
@@ -163,7 +171,11 @@ impl Queue {
         let queue: Self = Decoder::new(&call.object.read(OVERHEAD, length)?).get()?;
         let inside = |p: Place| (queue.start..=queue.end).contains(&p.offset);
         let ring = Place { round: queue.front.round.saturating_add(1), offset: queue.front.offset };
-        if !inside(queue.front) || !inside(queue.tail) || queue.tail < queue.front || queue.tail > ring {
+        if !inside(queue.front)
+            || !inside(queue.tail)
+            || queue.tail < queue.front
+            || queue.tail > ring
+        {
             return fail(errno::EINVAL);
         }
         Ok(queue)
@@ -206,7 +218,9 @@ impl Queue {
         let left = self.end - from.offset;
         match by < left {
             true => Place { offset: from.offset + by, ..from },
-            false => Place { round: from.round.saturating_add(1), offset: self.start + (by - left) },
+            false => {
+                Place { round: from.round.saturating_add(1), offset: self.start + (by - left) }
+            }
         }
     }
 
@@ -309,7 +323,8 @@ pub(crate) fn capacity(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn enqueue(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let entries: Vec<Bytes> = call.few_args(|d| d.versioned("entries", 1, |d, _| d.list(4, Bytes::decode)))?;
+    let entries: Vec<Bytes> =
+        call.few_args(|d| d.versioned("entries", 1, |d, _| d.list(4, Bytes::decode)))?;
     let mut queue = Queue::read(call)?;
     if queue.free() == 0 {
         return fail(errno::ENOSPC);
@@ -321,7 +336,8 @@ fn enqueue(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(crate) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (max, from): (u64, Bytes) = call.args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (max, from): (u64, Bytes) =
+        call.args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let queue = Queue::read(call)?;
     let listed = queue.list(call, Place::parse(&from), max)?;
     call.output.versioned(1, 1, |o| {

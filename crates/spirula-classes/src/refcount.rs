@@ -1,7 +1,9 @@
-//! Class `refcount`: an object that goes when nobody refers to it any more. References have names ("tags").
+//! Class `refcount`: an object that goes when nobody refers to it any more. References have names
+//! ("tags").
 //!
-//! An object that was never told of a reference may count as referred to once, by nobody in particular (an *implicit*
-//! reference, of the empty name): then whoever drops the first one drops that.
+//! An object that was never told of a reference may count as referred to once, by nobody in
+//! particular (an *implicit* reference, of the empty name): then whoever drops the first one drops
+//! that.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;
@@ -11,7 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const CLASS: Class = Class {
     name: "refcount",
-    methods: &[method("get", RW, get), method("put", RW, put), method("set", RW, set), method("read", R, read)],
+    methods: &[
+        method("get", RW, get),
+        method("put", RW, put),
+        method("set", RW, set),
+        method("read", R, read),
+    ],
 };
 
 /// The attribute that holds the references.
@@ -84,7 +91,8 @@ fn put(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn set(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let names: Vec<Bytes> = call.few_args(|d| d.versioned("references", 1, |d, _| d.list(4, Bytes::decode)))?;
+    let names: Vec<Bytes> =
+        call.few_args(|d| d.versioned("references", 1, |d, _| d.list(4, Bytes::decode)))?;
     if names.is_empty() {
         call.object.remove()?;
         return Ok(0);

@@ -1,5 +1,5 @@
-//! Class `2pc_queue`: a queue in which room is reserved before something is done that must be told of, so that telling
-//! cannot fail for want of room. radosgw's persistent notifications use it.
+//! Class `2pc_queue`: a queue in which room is reserved before something is done that must be told
+//! of, so that telling cannot fail for want of room. radosgw's persistent notifications use it.
 
 use crate::queue::{self, OVERHEAD, Queue};
 use crate::{Call, Class, R, RW, Stop, fail, method};
@@ -109,7 +109,8 @@ impl State {
                 call.store_attr(ATTR, &self.others)?;
             }
         }
-        // Ceph takes back the size alone, and so loses the entries' overhead; whoever reads the head here sees the same.
+        // Ceph takes back the size alone, and so loses the entries' overhead; whoever reads the
+        // head here sees the same.
         self.reserved.size = self.reserved.size.wrapping_sub(taken.map_or(0, |r| r.size));
         Ok(taken)
     }
@@ -128,7 +129,8 @@ fn init(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn reserve(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (size, entries): (u64, u32) = call.args(|d| d.versioned("reservation", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (size, entries): (u64, u32) =
+        call.args(|d| d.versioned("reservation", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     if size == 0 || entries == 0 {
         return fail(errno::EINVAL);
     }
@@ -158,8 +160,9 @@ fn reserve(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn commit(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (id, entries): (u32, Vec<Bytes>) =
-        call.few_args(|d| d.versioned("entries", 1, |d, _| Ok((d.get()?, d.list(4, Bytes::decode)?))))?;
+    let (id, entries): (u32, Vec<Bytes>) = call.few_args(|d| {
+        d.versioned("entries", 1, |d, _| Ok((d.get()?, d.list(4, Bytes::decode)?)))
+    })?;
     let mut state = State::read(call)?;
     let Some(reservation) = state.take(call, id)? else { return fail(errno::ENOENT) };
     if reservation.size < entries.iter().map(|e| e.len() as u64).sum() {
@@ -190,8 +193,9 @@ fn list_reservations(call: &mut Call<'_>) -> Result<i32, Stop> {
 fn expire(call: &mut Call<'_>) -> Result<i32, Stop> {
     let before: UTime = call.args(|d| d.versioned("time", 1, |d, _| d.get()))?;
     let mut state = State::read(call)?;
-    let old =
-        |all: &Reservations| -> Vec<u32> { all.iter().filter(|(_, r)| r.made < before).map(|(id, _)| *id).collect() };
+    let old = |all: &Reservations| -> Vec<u32> {
+        all.iter().filter(|(_, r)| r.made < before).map(|(id, _)| *id).collect()
+    };
     let ids = [old(&state.reserved.in_head), old(&state.others)].concat();
     if ids.is_empty() {
         return Ok(0);

@@ -1,7 +1,8 @@
-//! Class `rgw_gc`: a queue of what is to be removed some time after its object was (see [`crate::rgw`]'s `gc` for the older form).
+//! Class `rgw_gc`: a queue of what is to be removed some time after its object was (see
+//! [`crate::rgw`]'s `gc` for the older form).
 //!
-//! Entries are in the order in which they are due. That one is deferred is noted beside the queue: in its head as long as there is
-//! room, then in an attribute.
+//! Entries are in the order in which they are due. That one is deferred is noted beside the queue:
+//! in its head as long as there is room, then in an attribute.
 
 use crate::queue::{Place, Queue, place};
 use crate::rgw::{Listing, Waste, answer};
@@ -81,8 +82,11 @@ fn others(call: &mut Call<'_>) -> Result<Until, Stop> {
 impl Gc {
     fn read(call: &mut Call<'_>) -> Result<Self, Stop> {
         let queue = Queue::read(call)?;
-        let deferrals: Deferrals =
-            if queue.own.is_empty() { Deferrals::default() } else { Decoder::new(&queue.own).get()? };
+        let deferrals: Deferrals = if queue.own.is_empty() {
+            Deferrals::default()
+        } else {
+            Decoder::new(&queue.own).get()?
+        };
         let others = if deferrals.others > 0 { others(call)? } else { Until::new() };
         Ok(Self { queue, deferrals, others })
     }
@@ -99,7 +103,8 @@ impl Gc {
 }
 
 fn init(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (size, most): (u64, u64) = call.args(|d| d.versioned("queue", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (size, most): (u64, u64) =
+        call.args(|d| d.versioned("queue", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let deferrals = Deferrals { most: most as u32, ..Deferrals::default() };
     Queue::init(call, size, OWN_MAX, to_vec(&deferrals).into())
 }
@@ -207,7 +212,8 @@ fn defer(call: &mut Call<'_>) -> Result<i32, Stop> {
             }
         }
     }
-    if u64::from(gc.deferrals.heads) + u64::from(gc.deferrals.others) > u64::from(gc.deferrals.most) {
+    if u64::from(gc.deferrals.heads) + u64::from(gc.deferrals.others) > u64::from(gc.deferrals.most)
+    {
         return fail(errno::ENOSPC);
     }
     gc.write(call)

@@ -1,4 +1,5 @@
-//! Class `user`: the buckets of one of radosgw's users, by name, and what they come to, in the omap's header.
+//! Class `user`: the buckets of one of radosgw's users, by name, and what they come to, in the
+//! omap's header.
 
 use crate::{Call, Class, R, RW, Stop, fail, method, stored};
 use bytes::Bytes;
@@ -168,7 +169,9 @@ impl Encode for Totals {
 
 impl Decode for Totals {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("totals", 1, |d, _| Ok(Self { objects: d.u64()?, size: d.u64()?, rounded: d.u64()? }))
+        d.versioned("totals", 1, |d, _| {
+            Ok(Self { objects: d.u64()?, size: d.u64()?, rounded: d.u64()? })
+        })
     }
 }
 
@@ -191,13 +194,16 @@ impl Encode for Header {
 
 impl Decode for Header {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("user's header", 1, |d, _| Ok(Self { totals: d.get()?, synced: d.get()?, updated: d.get()? }))
+        d.versioned("user's header", 1, |d, _| {
+            Ok(Self { totals: d.get()?, synced: d.get()?, updated: d.get()? })
+        })
     }
 }
 
 fn set(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (entries, add, time): (Vec<Entry>, bool, UTime) =
-        call.few_args(|d| d.versioned("buckets", 1, |d, _| Ok((d.list(50, Entry::decode)?, d.get()?, d.get()?))))?;
+    let (entries, add, time): (Vec<Entry>, bool, UTime) = call.few_args(|d| {
+        d.versioned("buckets", 1, |d, _| Ok((d.list(50, Entry::decode)?, d.get()?, d.get()?)))
+    })?;
     let mut header: Header = call.header()?;
     for given in entries {
         let name = given.bucket.name.clone();
@@ -255,7 +261,9 @@ fn remove(call: &mut Call<'_>) -> Result<i32, Stop> {
 
 fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (after, max, end): (Bytes, i32, Bytes) = call.args(|d| {
-        d.versioned("listing", 2, |d, v| Ok((d.get()?, d.i32()?, if v >= 2 { d.get()? } else { Bytes::new() })))
+        d.versioned("listing", 2, |d, v| {
+            Ok((d.get()?, d.i32()?, if v >= 2 { d.get()? } else { Bytes::new() }))
+        })
     })?;
     // A negative number is as good as the largest.
     let page = call.pairs(&after, b"", u64::try_from(max).unwrap_or(MOST).min(MOST))?;
@@ -287,7 +295,11 @@ fn header(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 /// Adds up the buckets after a key: whether there are more, and the last of them.
-fn count(call: &mut Call<'_>, after: &[u8], totals: &mut Totals) -> Result<(bool, Option<Bytes>), Stop> {
+fn count(
+    call: &mut Call<'_>,
+    after: &[u8],
+    totals: &mut Totals,
+) -> Result<(bool, Option<Bytes>), Stop> {
     let page = call.pairs(after, b"", MOST)?;
     for (_, value) in &page.pairs {
         totals.add(&stored(value)?);
@@ -306,8 +318,8 @@ fn reset(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn reset_stepwise(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (updated, after, mut totals): (UTime, Bytes, Totals) =
-        call.args(|d| d.versioned("step of a reset", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?))))?;
+    let (updated, after, mut totals): (UTime, Bytes, Totals) = call
+        .args(|d| d.versioned("step of a reset", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?))))?;
     let (more, last) = count(call, &after, &mut totals)?;
     if !more {
         call.set_header(&Header { totals, synced: UTime::ZERO, updated })?;

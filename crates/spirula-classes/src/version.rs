@@ -1,4 +1,5 @@
-//! Class `version`: a version number with a tag on an object, for optimistic writers. radosgw keeps its metadata by it.
+//! Class `version`: a version number with a tag on an object, for optimistic writers. radosgw keeps
+//! its metadata by it.
 
 use crate::{Call, Class, R, RW, Stop, fail, method};
 use bytes::Bytes;

@@ -6,8 +6,9 @@
 //!   by the OSD map, sends again when a map or a connection changes, and holds back what an OSD
 //!   (backoff) or the map (full, pause) asks it to.
 //!
-//! * [`Watches`] keeps watches on objects and carries notifications, over the [`Objecter`]'s connections: what is lost with an
-//!   OSD's memory or a connection is asked for again, and what cannot be had again is told to the holder.
+//! * [`Watches`] keeps watches on objects and carries notifications, over the [`Objecter`]'s
+//!   connections: what is lost with an OSD's memory or a connection is asked for again, and what
+//!   cannot be had again is told to the holder.
 //!
 //! They own no connection. Their outputs ask the shell to open, to close and to send; the shell
 //! tells them what came of it. OSD, manager, administrator's commands and simulator use them, so

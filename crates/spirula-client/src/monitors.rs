@@ -11,16 +11,17 @@
 //! process that was itself not running for longer than [`GAP`] does not count that time as the
 //! monitor's silence.
 //!
-//! A command names the cluster, which is known from the first monitor map on; Ceph's monitors refuse one that names another, or
-//! none. So the map is asked for where nobody subscribed to it, and commands wait for it, for [`UNNAMED`] at most in each session: a
-//! monitor that answers and has no map to give is asked all the same.
+//! A command names the cluster, which is known from the first monitor map on; Ceph's monitors
+//! refuse one that names another, or none. So the map is asked for where nobody subscribed to it,
+//! and commands wait for it, for [`UNNAMED`] at most in each session: a monitor that answers and
+//! has no map to give is asked all the same.
 
 use crate::Mons;
 use bytes::Bytes;
 use spirula_maps::MonMap;
 use spirula_messages::ceph::{
-    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPoolOp, MPoolOpReply,
-    Subscription, kind,
+    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe,
+    MPoolOp, MPoolOpReply, Subscription, kind,
 };
 use spirula_messages::{Body, Message};
 use spirula_types::{AddrVec, Epoch, Uuid};
@@ -117,7 +118,8 @@ enum Call {
 #[derive(Debug)]
 pub struct Monitors {
     mons: Mons,
-    /// The cluster, as its monitor map says; zero before one came. Ceph's monitors refuse a command that names another one.
+    /// The cluster, as its monitor map says; zero before one came. Ceph's monitors refuse a command
+    /// that names another one.
     fsid: Uuid,
     /// Until when commands of this session wait for that map; `None` if they do not.
     unnamed: Option<Duration>,
@@ -219,7 +221,8 @@ impl Monitors {
         (self.heard, self.asked, self.tried) = (now, now, 0);
         self.lost.clear();
         out.push(MonitorOut::Opened);
-        let what: Vec<Subscription> = self.wanted.iter().map(|(what, w)| subscription(what, *w)).collect();
+        let what: Vec<Subscription> =
+            self.wanted.iter().map(|(what, w)| subscription(what, *w)).collect();
         self.send_subscriptions(what, out);
         if self.fsid.is_zero() {
             self.unnamed = Some(now + UNNAMED);
@@ -227,7 +230,9 @@ impl Monitors {
                 self.ask_once(MONMAP, 0, out);
             }
         }
-        for tid in self.calls.keys().copied().filter(|tid| !self.waits_for_name(*tid)).collect::<Vec<_>>() {
+        for tid in
+            self.calls.keys().copied().filter(|tid| !self.waits_for_name(*tid)).collect::<Vec<_>>()
+        {
             self.send_call(tid, out);
         }
     }
@@ -239,7 +244,8 @@ impl Monitors {
 
     /// Sends what has waited to know the cluster.
     fn end_wait_for_name(&mut self, out: &mut Vec<MonitorOut>) {
-        let waited: Vec<u64> = self.calls.keys().copied().filter(|tid| self.waits_for_name(*tid)).collect();
+        let waited: Vec<u64> =
+            self.calls.keys().copied().filter(|tid| self.waits_for_name(*tid)).collect();
         self.unnamed = None;
         for tid in waited {
             self.send_call(tid, out);
@@ -253,8 +259,8 @@ impl Monitors {
         }
     }
 
-    /// Silence that is borne. Whoever has the right to one command only (a host that joins) is answered nothing else, not even the
-    /// question whether the monitor is there.
+    /// Silence that is borne. Whoever has the right to one command only (a host that joins) is
+    /// answered nothing else, not even the question whether the monitor is there.
     fn patience(&self) -> Duration {
         if self.calls.is_empty() { SILENCE } else { SILENCE_BUSY }
     }
@@ -293,7 +299,11 @@ impl Monitors {
                 match MMonCommandAck::from_message(m) {
                     Ok(a) if matches!(self.calls.get(&m.tid), Some(Call::Command(..))) => {
                         self.calls.remove(&m.tid);
-                        let answer = Answer::Command { result: a.result, status: a.status, output: a.output };
+                        let answer = Answer::Command {
+                            result: a.result,
+                            status: a.status,
+                            output: a.output,
+                        };
                         out.push(MonitorOut::Answer(m.tid, answer));
                     }
                     Ok(_) => {}
@@ -389,7 +399,9 @@ impl Monitors {
                 let (cmd, input) = (cmd.clone(), input.clone());
                 out.push(send(MMonCommand { version: 0, fsid: self.fsid, cmd, input }, tid));
             }
-            Some(Call::Newest(what)) => out.push(send(MMonGetVersion { handle: tid, what: what.clone() }, 0)),
+            Some(Call::Newest(what)) => {
+                out.push(send(MMonGetVersion { handle: tid, what: what.clone() }, 0))
+            }
             Some(Call::PoolOp(op)) => out.push(send(op.clone(), tid)),
             None => {}
         }

@@ -23,7 +23,10 @@ use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{OpResult, backoff_op, flag};
 use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOp, MOsdOpReply};
 use spirula_messages::{Body, Message};
-use spirula_types::{AddrVec, EVersion, Epoch, HObject, ObjectLocator, OsdId, PgId, SNAP_HEAD, SpgId, errno, features};
+use spirula_types::{
+    AddrVec, EVersion, Epoch, HObject, ObjectLocator, OsdId, PgId, SNAP_HEAD, SpgId, errno,
+    features,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +77,16 @@ pub struct Request {
 impl Request {
     /// Operations on the head of an object.
     pub fn new(locator: ObjectLocator, oid: Bytes, ops: Vec<OsdOp>, mtime: UTime) -> Self {
-        Self { locator, oid, ops, flags: 0, snapid: SNAP_HEAD, snap_seq: 0, snaps: Vec::new(), mtime }
+        Self {
+            locator,
+            oid,
+            ops,
+            flags: 0,
+            snapid: SNAP_HEAD,
+            snap_seq: 0,
+            snaps: Vec::new(),
+            mtime,
+        }
     }
 
     /// True if it may change the object.
@@ -148,8 +160,9 @@ impl Target {
     }
 }
 
-/// Which map decides that there is no such pool: the newest that the monitors had when they were asked after the operation began.
-/// The answer to an earlier question may be from before the pool was made.
+/// Which map decides that there is no such pool: the newest that the monitors had when they were
+/// asked after the operation began. The answer to an earlier question may be from before the pool
+/// was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
     /// To be asked for, when the question that is under way is answered.
@@ -234,7 +247,15 @@ impl Objecter {
         self.next_tid += 1;
         let tid = self.next_tid;
         let hash = hash_of(&request.locator, &request.oid);
-        let op = Pending { request, hash, target: None, attempts: 0, sent: false, probe: None, held: false };
+        let op = Pending {
+            request,
+            hash,
+            target: None,
+            attempts: 0,
+            sent: false,
+            probe: None,
+            held: false,
+        };
         self.pending.insert(tid, op);
         if self.map.is_none() {
             out.push(ObjecterOut::WantMaps(0));
@@ -263,7 +284,8 @@ impl Objecter {
             self.map_again = None;
             out.push(ObjecterOut::WantMaps(0));
         }
-        let due: Vec<OsdId> = self.again.iter().filter(|(_, at)| **at <= now).map(|(osd, _)| *osd).collect();
+        let due: Vec<OsdId> =
+            self.again.iter().filter(|(_, at)| **at <= now).map(|(osd, _)| *osd).collect();
         for osd in due {
             self.again.remove(&osd);
             if self.waiting(osd).next().is_some() {
@@ -370,7 +392,8 @@ impl Objecter {
     fn connect(&mut self, osd: OsdId, out: &mut Vec<ObjecterOut>) {
         let Some(map) = self.map.as_ref().filter(|m| m.is_up(osd)) else { return };
         let Some(addrs) = map.addrs(osd).map(|a| a.client.clone()) else { return };
-        self.sessions.insert(osd, Session { addrs: addrs.clone(), open: false, backoffs: Vec::new() });
+        self.sessions
+            .insert(osd, Session { addrs: addrs.clone(), open: false, backoffs: Vec::new() });
         out.push(ObjecterOut::Connect(osd, addrs));
     }
 
@@ -391,7 +414,13 @@ impl Objecter {
         let coded = map.pool(t.pg.pool).is_some_and(|p| p.is_erasure());
         let place = if coded { t.acting.iter().position(|o| *o == t.primary) } else { None };
         let shard = place.map_or(-1, |i| i as i8);
-        let mut m = MOsdOp::new(SpgId { pg: t.pg, shard }, p.hash, r.locator.clone(), r.oid.clone(), r.ops.clone());
+        let mut m = MOsdOp::new(
+            SpgId { pg: t.pg, shard },
+            p.hash,
+            r.locator.clone(),
+            r.oid.clone(),
+            r.ops.clone(),
+        );
         let hint = if r.is_write() { flag::WRITE | flag::ONDISK } else { flag::READ };
         let again = if p.attempts > 0 { flag::RETRY } else { 0 };
         let pg_op = if r.is_pg_op() { flag::PGOP } else { 0 };
@@ -435,8 +464,14 @@ impl Objecter {
     /// OSD maps, of a monitor or an OSD.
     ///
     /// # Errors
-    /// Says what is wrong with a map; the client has none until a whole one comes, for which it asks.
-    pub fn maps(&mut self, now: Duration, m: &MOsdMap, out: &mut Vec<ObjecterOut>) -> Result<(), String> {
+    /// Says what is wrong with a map; the client has none until a whole one comes, for which it
+    /// asks.
+    pub fn maps(
+        &mut self,
+        now: Duration,
+        m: &MOsdMap,
+        out: &mut Vec<ObjecterOut>,
+    ) -> Result<(), String> {
         self.now = now;
         let before = self.epoch();
         let result = self.take_maps(m, out);
@@ -444,8 +479,8 @@ impl Objecter {
             self.after_maps(out);
         }
         if result.is_err() {
-            // What was applied in part is not to be trusted. A whole map is asked for, but not at once:
-            // the next one may be as bad.
+            // What was applied in part is not to be trusted. A whole map is asked for, but not at
+            // once: the next one may be as bad.
             self.map = None;
             self.map_again = Some(self.now + MAP_RETRY);
         } else if m.newest > self.epoch() {
@@ -457,14 +492,17 @@ impl Objecter {
     fn take_maps(&mut self, m: &MOsdMap, out: &mut Vec<ObjecterOut>) -> Result<(), String> {
         for (epoch, bytes) in &m.incrementals {
             if let Some(map) = self.map.as_mut().filter(|m| m.epoch + 1 == *epoch) {
-                let inc = spirula_encoding::from_slice(bytes).map_err(|e| format!("incremental map {epoch}: {e}"))?;
+                let inc = spirula_encoding::from_slice(bytes)
+                    .map_err(|e| format!("incremental map {epoch}: {e}"))?;
                 map.apply(&inc).map_err(|e| format!("incremental map {epoch}: {e}"))?;
                 self.aim_all(out);
             }
         }
         for (epoch, bytes) in &m.fulls {
             if self.epoch() < *epoch {
-                self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("map {epoch}: {e}"))?);
+                self.map = Some(
+                    spirula_encoding::from_slice(bytes).map_err(|e| format!("map {epoch}: {e}"))?,
+                );
                 // The maps in between were not seen.
                 self.loosen_anchors();
                 self.pending.values_mut().for_each(|p| p.sent = false);
@@ -477,8 +515,11 @@ impl Objecter {
     /// After a newer map: connections to those that are gone end, and what has moved is sent.
     fn after_maps(&mut self, out: &mut Vec<ObjecterOut>) {
         let Some(map) = &self.map else { return };
-        let moved = |osd: OsdId, s: &Session| !map.is_up(osd) || map.addrs(osd).is_none_or(|a| a.client != s.addrs);
-        let gone: Vec<OsdId> = self.sessions.iter().filter(|(osd, s)| moved(**osd, s)).map(|(osd, _)| *osd).collect();
+        let moved = |osd: OsdId, s: &Session| {
+            !map.is_up(osd) || map.addrs(osd).is_none_or(|a| a.client != s.addrs)
+        };
+        let gone: Vec<OsdId> =
+            self.sessions.iter().filter(|(osd, s)| moved(**osd, s)).map(|(osd, _)| *osd).collect();
         for osd in gone {
             self.end_session(osd);
             out.push(ObjecterOut::Close(osd));
@@ -494,7 +535,10 @@ impl Objecter {
     pub fn reply(&mut self, osd: OsdId, tid: u64, reply: MOsdOpReply, out: &mut Vec<ObjecterOut>) {
         let Some(p) = self.pending.get_mut(&tid) else { return };
         let asked = p.target.as_ref().is_some_and(|t| t.primary == osd);
-        if p.attempts == 0 || !asked || reply.retry_attempt >= 0 && reply.retry_attempt != p.attempts - 1 {
+        if p.attempts == 0
+            || !asked
+            || reply.retry_attempt >= 0 && reply.retry_attempt != p.attempts - 1
+        {
             return;
         }
         let near = flag::BALANCE_READS | flag::LOCALIZE_READS;
@@ -506,7 +550,10 @@ impl Objecter {
         }
         self.pending.remove(&tid);
         let (version, user_version) = (reply.replay_version, reply.user_version);
-        out.push(ObjecterOut::Done(tid, Reply { result: reply.result, ops: reply.ops, version, user_version }));
+        out.push(ObjecterOut::Done(
+            tid,
+            Reply { result: reply.result, ops: reply.ops, version, user_version },
+        ));
     }
 
     /// An OSD says what to hold back, or to send again.
@@ -519,8 +566,11 @@ impl Objecter {
                     s.backoffs.push(m.clone());
                 }
                 // Those under way were dropped, and are sent when it ends.
-                let held =
-                    |p: &Pending| p.target.as_ref().is_some_and(|t| t.primary == osd && covers(&m, t.pg, &hobject(p)));
+                let held = |p: &Pending| {
+                    p.target
+                        .as_ref()
+                        .is_some_and(|t| t.primary == osd && covers(&m, t.pg, &hobject(p)))
+                };
                 self.pending.values_mut().filter(|p| held(p)).for_each(|p| p.sent = false);
                 let ack = MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m };
                 out.push(ObjecterOut::Send(osd, ack.into_message(0)));

@@ -1,23 +1,26 @@
 //! Watches on objects, and notifications.
 //!
-//! A watch is known to the OSD that serves its object by the client's name and a *cookie*. It outlives connections and intervals
-//! for its timeout (the OSD's, 30 s by default): whoever says within it that the watch goes on (*reconnect*) keeps it, and is told
-//! again of each notification that it has not acknowledged. So nothing is missed while [`Watches`] keeps a watch. Once it is gone at
-//! the OSD it cannot be had back: the holder is told ([`WatchOut::Lost`]), has to look for itself what it has missed, and may
-//! begin another one.
+//! A watch is known to the OSD that serves its object by the client's name and a *cookie*. It
+//! outlives connections and intervals for its timeout (the OSD's, 30 s by default): whoever says
+//! within it that the watch goes on (*reconnect*) keeps it, and is told again of each notification
+//! that it has not acknowledged. So nothing is missed while [`Watches`] keeps a watch. Once it is
+//! gone at the OSD it cannot be had back: the holder is told ([`WatchOut::Lost`]), has to look for
+//! itself what it has missed, and may begin another one.
 //!
-//! * Each watch has an *anchor* at the [`Objecter`]; when that has moved the watch is registered again, by a new operation with the
-//!   next *generation*. It must be a new one: an OSD that has done an operation does not do it again, so one that is sent
-//!   twice registers nothing on the new connection.
-//! * Every [`PING`] the OSD is asked whether it still has the watch. An answer to a question from before the watch moved says
-//!   nothing and is ignored.
-//! * A notification of ours is done when the OSD says who answered and who did not. What is not done when its object moves is sent
-//!   again, and may reach watchers twice.
+//! * Each watch has an *anchor* at the [`Objecter`]; when that has moved the watch is registered
+//!   again, by a new operation with the next *generation*. It must be a new one: an OSD that has
+//!   done an operation does not do it again, so one that is sent twice registers nothing on the new
+//!   connection.
+//! * Every [`PING`] the OSD is asked whether it still has the watch. An answer to a question from
+//!   before the watch moved says nothing and is ignored.
+//! * A notification of ours is done when the OSD says who answered and who did not. What is not
+//!   done when its object moves is sent again, and may reach watchers twice.
 //!
-//! The shell sends what [`Objecter`] puts out, hands every [`ObjecterOut::Done`](crate::ObjecterOut) in first, and calls
-//! [`Watches::look`] after each event that it has given to the objecter. Bounds: a watch and a notification are taken on at the
-//! holder's request only, and an OSD tells of no further notification while one waits for the holder's acknowledgement longer than
-//! its own timeout.
+//! The shell sends what [`Objecter`] puts out, hands every
+//! [`ObjecterOut::Done`](crate::ObjecterOut) in first, and calls [`Watches::look`] after each event
+//! that it has given to the objecter. Bounds: a watch and a notification are taken on at the
+//! holder's request only, and an OSD tells of no further notification while one waits for the
+//! holder's acknowledgement longer than its own timeout.
 
 use crate::{Objecter, ObjecterOut, Reply, Request};
 use bytes::Bytes;
@@ -48,7 +51,8 @@ pub enum WatchOut {
         /// What it sent.
         payload: Bytes,
     },
-    /// This watch could not be had, or is gone, with −errno; it is forgotten here. Notifications may have been missed.
+    /// This watch could not be had, or is gone, with −errno; it is forgotten here. Notifications
+    /// may have been missed.
     Lost(u64, i32),
     /// Nobody watches under this cookie any more, as was wanted.
     Unwatched(u64),
@@ -146,8 +150,8 @@ impl Watches {
         }
     }
 
-    /// Begins to watch an object; `timeout` in seconds, 0 for the OSD's default. Gives the cookie. [`WatchOut::Watching`] or
-    /// [`WatchOut::Lost`] follows.
+    /// Begins to watch an object; `timeout` in seconds, 0 for the OSD's default. Gives the cookie.
+    /// [`WatchOut::Watching`] or [`WatchOut::Lost`] follows.
     pub fn watch(
         &mut self,
         locator: &ObjectLocator,
@@ -231,8 +235,8 @@ impl Watches {
         self.submit((&locator, &oid), op, Sent::Acknowledge, objecter, todo);
     }
 
-    /// Notifies all who watch an object and waits `timeout` seconds for their answers. Gives a cookie;
-    /// [`WatchOut::Notification`] follows.
+    /// Notifies all who watch an object and waits `timeout` seconds for their answers. Gives a
+    /// cookie; [`WatchOut::Notification`] follows.
     pub fn notify(
         &mut self,
         locator: &ObjectLocator,
@@ -245,7 +249,8 @@ impl Watches {
         self.last_cookie += 1;
         let cookie = self.last_cookie;
         objecter.anchor(cookie, locator, oid);
-        let n = Notify { locator: locator.clone(), oid: oid.clone(), payload, timeout, asking: None };
+        let n =
+            Notify { locator: locator.clone(), oid: oid.clone(), payload, timeout, asking: None };
         self.notifies.insert(cookie, n);
         self.send_notify(cookie, objecter, todo);
         cookie
@@ -262,7 +267,13 @@ impl Watches {
         }
     }
 
-    fn end_notify(&mut self, cookie: u64, end: WatchOut, objecter: &mut Objecter, out: &mut Vec<WatchOut>) {
+    fn end_notify(
+        &mut self,
+        cookie: u64,
+        end: WatchOut,
+        objecter: &mut Objecter,
+        out: &mut Vec<WatchOut>,
+    ) {
         if let Some(n) = self.notifies.remove(&cookie) {
             objecter.weigh(cookie);
             self.forget(n.asking, objecter);
@@ -286,7 +297,12 @@ impl Watches {
     /// Time has come to `now`.
     pub fn tick(&mut self, now: Duration, objecter: &mut Objecter, todo: &mut Vec<ObjecterOut>) {
         self.now = now;
-        let due: Vec<u64> = self.watches.iter().filter(|(_, w)| w.ping_at <= now).map(|(cookie, _)| *cookie).collect();
+        let due: Vec<u64> = self
+            .watches
+            .iter()
+            .filter(|(_, w)| w.ping_at <= now)
+            .map(|(cookie, _)| *cookie)
+            .collect();
         for cookie in due {
             let Some(w) = self.watches.get_mut(&cookie) else { continue };
             w.ping_at = Duration::MAX;
@@ -355,7 +371,12 @@ impl Watches {
             }
             notify_op::COMPLETE => {
                 let (replies, missed) = MWatchNotify::read_completion(&m.data).unwrap_or_default();
-                let end = WatchOut::Notification { cookie: m.cookie, result: m.return_code, replies, missed };
+                let end = WatchOut::Notification {
+                    cookie: m.cookie,
+                    result: m.return_code,
+                    replies,
+                    missed,
+                };
                 self.end_notify(m.cookie, end, objecter, out);
             }
             notify_op::DISCONNECT if self.drop_watch(m.cookie, objecter).is_some() => {

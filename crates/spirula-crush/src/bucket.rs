@@ -29,12 +29,23 @@ impl Bucket {
     }
 
     /// Appends an item.
-    pub(crate) fn add_item(&mut self, item: i32, weight: u32, straw_calc: u8) -> Result<(), CrushError> {
+    pub(crate) fn add_item(
+        &mut self,
+        item: i32,
+        weight: u32,
+        straw_calc: u8,
+    ) -> Result<(), CrushError> {
         let total = self.weight.checked_add(weight).ok_or(CrushError::Weight)?;
         match &mut self.data {
             BucketData::Uniform { .. } => {}
             BucketData::List { weights, sums } => {
-                sums.push(sums.last().copied().unwrap_or(0).checked_add(weight).ok_or(CrushError::Weight)?);
+                sums.push(
+                    sums.last()
+                        .copied()
+                        .unwrap_or(0)
+                        .checked_add(weight)
+                        .ok_or(CrushError::Weight)?,
+                );
                 weights.push(weight);
             }
             BucketData::Tree { nodes } => {
@@ -131,7 +142,8 @@ impl Bucket {
 
     /// Recomputes the sum from the items' weights, for all algorithms but uniform.
     pub(crate) fn resum(&mut self) {
-        self.weight = (0..self.items.len()).fold(0u32, |sum, pos| sum.wrapping_add(self.item_weight(pos)));
+        self.weight =
+            (0..self.items.len()).fold(0u32, |sum, pos| sum.wrapping_add(self.item_weight(pos)));
     }
 
     /// True if the vectors fit the items; what a decoded map need not satisfy for trees.
@@ -140,7 +152,9 @@ impl Bucket {
         match &self.data {
             BucketData::Uniform { .. } => true,
             BucketData::List { weights, sums } => weights.len() == n && sums.len() == n,
-            BucketData::Tree { nodes } => nodes.len() == if n == 0 { 0 } else { 2 * n.next_power_of_two() },
+            BucketData::Tree { nodes } => {
+                nodes.len() == if n == 0 { 0 } else { 2 * n.next_power_of_two() }
+            }
             BucketData::Straw { weights, straws } => weights.len() == n && straws.len() == n,
             BucketData::Straw2 { weights } => weights.len() == n,
         }
@@ -232,7 +246,8 @@ mod tests {
         for algorithm in [alg::UNIFORM, alg::LIST, alg::TREE, alg::STRAW, alg::STRAW2] {
             let mut b = Bucket::empty(-1, algorithm, 0, 1);
             for i in 0..13 {
-                b.add_item(i, if algorithm == alg::UNIFORM { 0 } else { 100 * i as u32 }, 1).unwrap();
+                b.add_item(i, if algorithm == alg::UNIFORM { 0 } else { 100 * i as u32 }, 1)
+                    .unwrap();
                 assert!(b.is_well_formed());
             }
             b.set_weight_at(3, 7777, 1);
@@ -250,10 +265,16 @@ mod tests {
         let mut b = Bucket::empty(-1, alg::STRAW, 0, 1);
         (0..3).for_each(|i| b.add_item(i, 100 * i as u32, 1).unwrap());
         let list = Bucket::empty(-3, alg::LIST, 0, 1);
-        let mut map = crate::CrushMap { buckets: vec![Some(b), None, Some(list.clone())], ..Default::default() };
+        let mut map = crate::CrushMap {
+            buckets: vec![Some(b), None, Some(list.clone())],
+            ..Default::default()
+        };
         assert_eq!(map.straw_to_straw2(), 1);
         assert_eq!(map.straw_to_straw2(), 0);
-        assert_eq!(map.buckets[0].as_ref().unwrap().data, BucketData::Straw2 { weights: vec![0, 100, 200] });
+        assert_eq!(
+            map.buckets[0].as_ref().unwrap().data,
+            BucketData::Straw2 { weights: vec![0, 100, 200] }
+        );
         assert_eq!(map.buckets[2], Some(list));
     }
 

@@ -16,7 +16,10 @@ impl CrushMap {
         self.bottom_up()?;
         let bad = |what: String| Err(CrushError::Inconsistent(what));
         if self.max_devices > DEVICES_MAX {
-            return bad(format!("device ids reach {}, at most {DEVICES_MAX} are allowed", self.max_devices));
+            return bad(format!(
+                "device ids reach {}, at most {DEVICES_MAX} are allowed",
+                self.max_devices
+            ));
         }
         for b in self.buckets.iter().flatten() {
             if !b.is_well_formed() {
@@ -34,9 +37,16 @@ impl CrushMap {
         }
         for args in self.choose_args.values() {
             for (slot, arg) in args {
-                let size = self.buckets.get(*slot as usize).and_then(Option::as_ref).map(|b| b.items.len());
+                let size = self
+                    .buckets
+                    .get(*slot as usize)
+                    .and_then(Option::as_ref)
+                    .map(|b| b.items.len());
                 if arg.weight_sets.iter().any(|s| Some(s.len()) != size) {
-                    return bad(format!("weight set of bucket {} has wrong length", !(*slot as i32)));
+                    return bad(format!(
+                        "weight set of bucket {} has wrong length",
+                        !(*slot as i32)
+                    ));
                 }
             }
         }
@@ -45,7 +55,8 @@ impl CrushMap {
             if usize::from(rule.ruleset) != id {
                 return bad(format!("rule {id} has ruleset {}", rule.ruleset));
             }
-            let missing = |s: &&Step| s.op == step_op::TAKE && s.arg1 < 0 && self.bucket(s.arg1).is_none();
+            let missing =
+                |s: &&Step| s.op == step_op::TAKE && s.arg1 < 0 && self.bucket(s.arg1).is_none();
             if let Some(s) = rule.steps.iter().find(missing) {
                 return bad(format!("rule {id} takes {}, which does not exist", s.arg1));
             }

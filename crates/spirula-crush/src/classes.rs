@@ -43,10 +43,12 @@ impl CrushMap {
         Ok(id)
     }
 
-    /// Binds a device to a class, be it in the tree or not yet: it has the class when it comes there. False if it was already.
+    /// Binds a device to a class, be it in the tree or not yet: it has the class when it comes
+    /// there. False if it was already.
     ///
     /// # Errors
-    /// [`CrushError::ClassBound`] to another class, [`CrushError::NoSuchId`] for a bucket, [`CrushError::BadName`].
+    /// [`CrushError::ClassBound`] to another class, [`CrushError::NoSuchId`] for a bucket,
+    /// [`CrushError::BadName`].
     pub fn set_device_class(&mut self, osd: i32, class: &str) -> Result<bool, CrushError> {
         if osd < 0 {
             return Err(CrushError::NoSuchId(osd));
@@ -94,8 +96,12 @@ impl CrushMap {
             return Err(CrushError::BadName(to.to_owned()));
         }
         self.class_names.insert(id, to.to_owned());
-        let shadows: Vec<i32> =
-            self.device_classes.iter().filter(|(i, c)| **i < 0 && **c == id).map(|(i, _)| *i).collect();
+        let shadows: Vec<i32> = self
+            .device_classes
+            .iter()
+            .filter(|(i, c)| **i < 0 && **c == id)
+            .map(|(i, _)| *i)
+            .collect();
         for shadow in shadows {
             if let Some(name) = self.names.get_mut(&shadow) {
                 let base = name.split_once('~').map_or(name.as_str(), |(b, _)| b);
@@ -108,7 +114,8 @@ impl CrushMap {
     /// True if a rule takes a shadow bucket of the class.
     pub fn is_class_in_use(&self, class: &str) -> bool {
         let Some(id) = self.class_id(class) else { return false };
-        let shadows: BTreeSet<i32> = self.class_buckets.values().filter_map(|m| m.get(&id).copied()).collect();
+        let shadows: BTreeSet<i32> =
+            self.class_buckets.values().filter_map(|m| m.get(&id).copied()).collect();
         let mut steps = self.rules.iter().flatten().flat_map(|r| &r.steps);
         steps.any(|s| s.op == step_op::TAKE && shadows.contains(&s.arg1))
     }
@@ -139,7 +146,8 @@ impl CrushMap {
         if self.class_names.is_empty() && self.class_buckets.is_empty() {
             return Ok(());
         }
-        let live: BTreeSet<i32> = self.device_classes.iter().filter(|(id, _)| **id >= 0).map(|(_, c)| *c).collect();
+        let live: BTreeSet<i32> =
+            self.device_classes.iter().filter(|(id, _)| **id >= 0).map(|(_, c)| *c).collect();
         let dead: Vec<i32> = self
             .class_names
             .iter()
@@ -150,7 +158,8 @@ impl CrushMap {
             self.class_names.remove(&id);
         }
         let old = std::mem::take(&mut self.class_buckets);
-        for root in self.all_roots().into_iter().filter(|r| self.is_shadow(*r)).collect::<Vec<_>>() {
+        for root in self.all_roots().into_iter().filter(|r| self.is_shadow(*r)).collect::<Vec<_>>()
+        {
             for id in self.subtree(root).into_iter().filter(|i| *i < 0) {
                 self.drop_bucket(id);
             }
@@ -159,7 +168,8 @@ impl CrushMap {
         self.bottom_up()?;
         let reserved = old.values().flat_map(|m| m.values().copied()).collect();
         let mut work = Rebuild { old, reserved, made: BTreeMap::new() };
-        let classes: Vec<(i32, String)> = self.class_names.iter().map(|(id, n)| (*id, n.clone())).collect();
+        let classes: Vec<(i32, String)> =
+            self.class_names.iter().map(|(id, n)| (*id, n.clone())).collect();
         for root in self.roots() {
             for (class, name) in &classes {
                 self.clone_for_class(&mut work, root, *class, name)?;
@@ -212,7 +222,9 @@ impl CrushMap {
             let Some(from) = args.get(&(!original as u32)) else { continue };
             // A shadow child counts with what it holds; settling corrects this if it has a set.
             let weight = |set: &Vec<u32>, pos: usize| set.get(pos).copied().unwrap_or(0);
-            let pick = |set: &Vec<u32>| kept.iter().map(|(pos, w)| w.unwrap_or_else(|| weight(set, *pos))).collect();
+            let pick = |set: &Vec<u32>| {
+                kept.iter().map(|(pos, w)| w.unwrap_or_else(|| weight(set, *pos))).collect()
+            };
             let weight_sets: Vec<Vec<u32>> = from.weight_sets.iter().map(pick).collect();
             args.insert(!id as u32, ChooseArg { weight_sets, ids: Vec::new() });
         }
@@ -225,16 +237,22 @@ impl CrushMap {
 mod tests {
     use super::*;
 
-    /// Tools set the class of an OSD before it is placed, so that no data come to it by the wrong one.
+    /// Tools set the class of an OSD before it is placed, so that no data come to it by the wrong
+    /// one.
     #[test]
     fn a_device_that_is_not_in_the_tree_keeps_its_class_until_it_comes_there() {
         let mut m = CrushMap::new_default("host").unwrap();
-        let at = |host: &str| [("root", "default"), ("host", host)].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let at = |host: &str| {
+            [("root", "default"), ("host", host)].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        };
         m.insert(1, 0x10000, "osd.1", &at("h1")).unwrap();
         m.set_device_class(1, "ssd").unwrap();
         assert_eq!(m.set_device_class(0, "ssd"), Ok(true));
         assert_eq!(m.set_device_class(0, "ssd"), Ok(false));
-        assert_eq!(m.set_device_class(0, "hdd"), Err(CrushError::ClassBound { osd: 0, class: "ssd".into() }));
+        assert_eq!(
+            m.set_device_class(0, "hdd"),
+            Err(CrushError::ClassBound { osd: 0, class: "ssd".into() })
+        );
         assert_eq!((m.class_of(0), m.classes()), (Some("ssd"), vec!["ssd"]));
         m.check().unwrap();
         assert_eq!(m.remove_device_class(0), Ok(true));

@@ -45,7 +45,8 @@ impl Encode for CrushMap {
         out.put(&self.class_buckets);
         out.list(&self.choose_args, |o, (key, args)| {
             o.i64(*key);
-            let set = || args.iter().filter(|(_, a)| !(a.weight_sets.is_empty() && a.ids.is_empty()));
+            let set =
+                || args.iter().filter(|(_, a)| !(a.weight_sets.is_empty() && a.ids.is_empty()));
             o.len32(set().count());
             for (slot, a) in set() {
                 o.u32(*slot);
@@ -62,7 +63,8 @@ impl Decode for CrushMap {
         if magic != MAGIC {
             return Err(DecodeError::Value { what: "crush magic", value: i64::from(magic) });
         }
-        let (max_buckets, max_rules, max_devices) = (d.u32()? as usize, d.u32()? as usize, d.i32()?);
+        let (max_buckets, max_rules, max_devices) =
+            (d.u32()? as usize, d.u32()? as usize, d.i32()?);
         let have = d.remaining();
         for count in [max_buckets, max_rules] {
             if count.saturating_mul(4) > have {
@@ -143,7 +145,10 @@ fn decode_names(d: &mut Decoder<'_>) -> Result<BTreeMap<i32, String>, DecodeErro
     Ok(names)
 }
 
-fn decode_choose_args(d: &mut Decoder<'_>, buckets: &[Option<Bucket>]) -> Result<ChooseArgs, DecodeError> {
+fn decode_choose_args(
+    d: &mut Decoder<'_>,
+    buckets: &[Option<Bucket>],
+) -> Result<ChooseArgs, DecodeError> {
     let n = d.count(12)?;
     let mut args = ChooseArgs::new();
     for _ in 0..n {
@@ -231,8 +236,15 @@ fn decode_bucket(d: &mut Decoder<'_>, slot: usize) -> Result<Option<Bucket>, Dec
             let (weights, straws) = pairs(d)?;
             BucketData::Straw { weights, straws }
         }
-        alg::STRAW2 => BucketData::Straw2 { weights: (0..n).map(|_| d.u32()).collect::<Result<_, _>>()? },
-        _ => return Err(DecodeError::Value { what: "crush bucket algorithm", value: i64::from(inner) }),
+        alg::STRAW2 => {
+            BucketData::Straw2 { weights: (0..n).map(|_| d.u32()).collect::<Result<_, _>>()? }
+        }
+        _ => {
+            return Err(DecodeError::Value {
+                what: "crush bucket algorithm",
+                value: i64::from(inner),
+            });
+        }
     };
     Ok(Some(Bucket { id, kind, hash, weight, items, data }))
 }

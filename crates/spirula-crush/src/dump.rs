@@ -22,15 +22,22 @@ impl CrushMap {
         let devices = (0..self.max_devices).map(|id| {
             let mut o = Map::new();
             o.insert("id".into(), json!(id));
-            o.insert("name".into(), self.item_name(id).map_or_else(|| json!(format!("device{id}")), |n| json!(n)));
+            o.insert(
+                "name".into(),
+                self.item_name(id).map_or_else(|| json!(format!("device{id}")), |n| json!(n)),
+            );
             if let Some(class) = self.class_of(id) {
                 o.insert("class".into(), json!(class));
             }
             Value::Object(o)
         });
         let implicit = (!self.type_names.contains_key(&0)).then_some((0, "device"));
-        let named = self.type_names.iter().map(|(id, n)| (*id, n.as_str())).filter(|(id, _)| *id >= 0);
-        let types = implicit.into_iter().chain(named).map(|(id, name)| json!({"type_id": id, "name": name}));
+        let named =
+            self.type_names.iter().map(|(id, n)| (*id, n.as_str())).filter(|(id, _)| *id >= 0);
+        let types = implicit
+            .into_iter()
+            .chain(named)
+            .map(|(id, name)| json!({"type_id": id, "name": name}));
         json!({
             "devices": devices.collect::<Value>(),
             "types": types.collect::<Value>(),
@@ -53,9 +60,13 @@ impl CrushMap {
         }
         o.insert("weight".into(), json!(b.weight));
         o.insert("alg".into(), json!(b.data.alg_name()));
-        o.insert("hash".into(), json!(if b.hash == crate::hash::RJENKINS1 { "rjenkins1" } else { "unknown" }));
+        o.insert(
+            "hash".into(),
+            json!(if b.hash == crate::hash::RJENKINS1 { "rjenkins1" } else { "unknown" }),
+        );
         let items = b.items.iter().enumerate();
-        let items = items.map(|(pos, id)| json!({"id": id, "weight": b.item_weight(pos), "pos": pos}));
+        let items =
+            items.map(|(pos, id)| json!({"id": id, "weight": b.item_weight(pos), "pos": pos}));
         o.insert("items".into(), items.collect());
         Value::Object(o)
     }

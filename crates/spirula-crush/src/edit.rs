@@ -11,8 +11,20 @@ use crate::map::{Bucket, BucketData, ChooseArg, CrushMap, Tunables, step_op};
 use std::collections::BTreeSet;
 
 /// Bucket types of a new map, from 0.
-const TYPES: [&str; 12] =
-    ["osd", "host", "chassis", "rack", "row", "pdu", "pod", "room", "datacenter", "zone", "region", "root"];
+const TYPES: [&str; 12] = [
+    "osd",
+    "host",
+    "chassis",
+    "rack",
+    "row",
+    "pdu",
+    "pod",
+    "room",
+    "datacenter",
+    "zone",
+    "region",
+    "root",
+];
 
 /// Largest weight a command may set, 16.16.
 pub(crate) const WEIGHT_MAX: u32 = i32::MAX as u32;
@@ -57,7 +69,11 @@ impl CrushMap {
             return Err(CrushError::Exists(name.to_owned()));
         }
         let no_type = || CrushError::NoSuchType(kind.to_owned());
-        let kind = self.type_id(kind).filter(|k| *k != 0).and_then(|k| u16::try_from(k).ok()).ok_or_else(no_type)?;
+        let kind = self
+            .type_id(kind)
+            .filter(|k| *k != 0)
+            .and_then(|k| u16::try_from(k).ok())
+            .ok_or_else(no_type)?;
         let algorithm = self.tunables.default_alg().ok_or(CrushError::NoAlgorithm)?;
         let id = self.free_bucket_id(&BTreeSet::new());
         self.put_bucket(Bucket::empty(id, algorithm, 0, kind))?;
@@ -67,7 +83,10 @@ impl CrushMap {
 
     /// The first bucket id neither in the map nor in `reserved`.
     pub(crate) fn free_bucket_id(&self, reserved: &BTreeSet<i32>) -> i32 {
-        (0..).map(|slot: i32| !slot).find(|id| self.bucket(*id).is_none() && !reserved.contains(id)).unwrap_or(i32::MIN)
+        (0..)
+            .map(|slot: i32| !slot)
+            .find(|id| self.bucket(*id).is_none() && !reserved.contains(id))
+            .unwrap_or(i32::MIN)
     }
 
     /// Stores a bucket under its id. The table grows by doubling, as Ceph's does.
@@ -103,7 +122,8 @@ impl CrushMap {
         self.buckets.get_mut(Self::slot(id)?)?.as_mut()
     }
 
-    /// Makes straw2 buckets of all straw buckets, with the weights that they have. Gives how many there were.
+    /// Makes straw2 buckets of all straw buckets, with the weights that they have. Gives how many
+    /// there were.
     pub fn straw_to_straw2(&mut self) -> usize {
         let mut changed = 0;
         for bucket in self.buckets.iter_mut().flatten() {
@@ -140,17 +160,32 @@ impl CrushMap {
     // ---- placing items -------------------------------------------------------------------
 
     /// Inserts an item under the lowest level of `location`, creating missing buckets on the
-    /// way up to the first existing one (`ceph osd crush add`). The name is given to the item if it has none.
+    /// way up to the first existing one (`ceph osd crush add`). The name is given to the item if it
+    /// has none.
     ///
     /// # Errors
     /// [`CrushError`]: bad names, name taken by another item, weight out of range, location
     /// empty or of wrong types, item already below it, or a loop.
-    pub fn insert(&mut self, id: i32, weight: u32, name: &str, location: &Location) -> Result<(), CrushError> {
+    pub fn insert(
+        &mut self,
+        id: i32,
+        weight: u32,
+        name: &str,
+        location: &Location,
+    ) -> Result<(), CrushError> {
         self.transact(|m| m.insert_now(id, weight, name, location))
     }
 
-    fn insert_now(&mut self, id: i32, weight: u32, name: &str, location: &Location) -> Result<(), CrushError> {
-        for word in std::iter::once(name).chain(location.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()])) {
+    fn insert_now(
+        &mut self,
+        id: i32,
+        weight: u32,
+        name: &str,
+        location: &Location,
+    ) -> Result<(), CrushError> {
+        for word in
+            std::iter::once(name).chain(location.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]))
+        {
             if !is_valid_name(word) {
                 return Err(CrushError::BadName(word.to_owned()));
             }
@@ -183,7 +218,9 @@ impl CrushMap {
                 return Err(CrushError::BadLocation(format!("'{name}' is of type {is}")));
             }
             if self.subtree_contains(parent, child) {
-                return Err(CrushError::BadLocation(format!("item {child} is already below '{name}'")));
+                return Err(CrushError::BadLocation(format!(
+                    "item {child} is already below '{name}'"
+                )));
             }
             if self.subtree_contains(child, parent) {
                 return Err(CrushError::Loop(parent));
@@ -209,8 +246,12 @@ impl CrushMap {
         self.put_bucket(bucket)?;
         self.names.insert(id, name.to_owned());
         for args in self.choose_args.values_mut() {
-            let positions = args.values().map(|a| a.weight_sets.len()).find(|n| *n > 0).unwrap_or(1);
-            args.insert(!id as u32, ChooseArg { weight_sets: vec![vec![0]; positions], ids: Vec::new() });
+            let positions =
+                args.values().map(|a| a.weight_sets.len()).find(|n| *n > 0).unwrap_or(1);
+            args.insert(
+                !id as u32,
+                ChooseArg { weight_sets: vec![vec![0]; positions], ids: Vec::new() },
+            );
         }
         Ok(id)
     }
@@ -218,7 +259,9 @@ impl CrushMap {
     /// Appends a child to a bucket and to its weight sets.
     fn link(&mut self, parent: i32, child: i32, weight: u32) -> Result<(), CrushError> {
         let straw = self.tunables.straw_calc_version;
-        self.bucket_mut(parent).ok_or(CrushError::NoSuchId(parent))?.add_item(child, weight, straw)?;
+        self.bucket_mut(parent)
+            .ok_or(CrushError::NoSuchId(parent))?
+            .add_item(child, weight, straw)?;
         for args in self.choose_args.values_mut() {
             let Some(arg) = args.get_mut(&(!parent as u32)) else { continue };
             arg.weight_sets.iter_mut().for_each(|s| s.push(weight));
@@ -294,7 +337,13 @@ impl CrushMap {
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
-    pub fn update_item(&mut self, id: i32, weight: u32, name: &str, location: &Location) -> Result<bool, CrushError> {
+    pub fn update_item(
+        &mut self,
+        id: i32,
+        weight: u32,
+        name: &str,
+        location: &Location,
+    ) -> Result<bool, CrushError> {
         if !is_valid_name(name) {
             return Err(CrushError::BadName(name.to_owned()));
         }
@@ -384,7 +433,9 @@ impl CrushMap {
             for (id, items) in [(a, in_b), (b, in_a)] {
                 let Some(x) = m.bucket_mut(id) else { continue };
                 *x = Bucket::empty(id, x.alg(), x.hash, x.kind);
-                if let (BucketData::Uniform { item_weight }, Some((_, w))) = (&mut x.data, items.first()) {
+                if let (BucketData::Uniform { item_weight }, Some((_, w))) =
+                    (&mut x.data, items.first())
+                {
                     *item_weight = *w;
                 }
                 for (item, weight) in &items {
@@ -393,7 +444,9 @@ impl CrushMap {
                 for args in m.choose_args.values_mut() {
                     let Some(arg) = args.get_mut(&(!id as u32)) else { continue };
                     arg.ids.clear();
-                    arg.weight_sets.iter_mut().for_each(|s| *s = items.iter().map(|(_, w)| *w).collect());
+                    arg.weight_sets
+                        .iter_mut()
+                        .for_each(|s| *s = items.iter().map(|(_, w)| *w).collect());
                 }
             }
             let (name_a, name_b) = (m.names.remove(&a), m.names.remove(&b));
@@ -411,9 +464,14 @@ impl CrushMap {
         if self.class_buckets.values().flat_map(|m| m.values()).any(|s| *s == id) {
             return true;
         }
-        let takes = self.rules.iter().flatten().flat_map(|r| &r.steps).filter(|s| s.op == step_op::TAKE);
+        let takes =
+            self.rules.iter().flatten().flat_map(|r| &r.steps).filter(|s| s.op == step_op::TAKE);
         takes.map(|s| s.arg1).any(|taken| {
-            taken == id || self.class_buckets.get(&id).is_some_and(|shadows| shadows.values().any(|s| *s == taken))
+            taken == id
+                || self
+                    .class_buckets
+                    .get(&id)
+                    .is_some_and(|shadows| shadows.values().any(|s| *s == taken))
         })
     }
 
@@ -449,7 +507,12 @@ impl CrushMap {
     ///
     /// # Errors
     /// [`CrushError`]: no such item, bucket not empty or in use.
-    pub fn remove_item(&mut self, name: &str, ancestor: Option<&str>, unlink_only: bool) -> Result<(), CrushError> {
+    pub fn remove_item(
+        &mut self,
+        name: &str,
+        ancestor: Option<&str>,
+        unlink_only: bool,
+    ) -> Result<(), CrushError> {
         let find = |n: &str| self.item_id(n).ok_or_else(|| CrushError::NoSuchItem(n.to_owned()));
         let id = find(name)?;
         let ancestor = ancestor.map(find).transpose()?;
@@ -467,7 +530,8 @@ impl CrushMap {
                 None => m.unlink_everywhere(id)?,
                 Some(top) => {
                     let inside: BTreeSet<i32> = m.subtree(top).into_iter().collect();
-                    let holders: Vec<i32> = m.holders(id).into_iter().filter(|h| inside.contains(h)).collect();
+                    let holders: Vec<i32> =
+                        m.holders(id).into_iter().filter(|h| inside.contains(h)).collect();
                     for parent in &holders {
                         m.unlink_from(*parent, id)?;
                     }

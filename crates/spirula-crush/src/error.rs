@@ -44,7 +44,8 @@ pub enum CrushError {
     /// The name is taken. EEXIST.
     #[error("'{0}' already exists")]
     Exists(String),
-    /// The name holds other characters than `-_.0-9a-zA-Z`, or none, or is longer than any may be. EINVAL.
+    /// The name holds other characters than `-_.0-9a-zA-Z`, or none, or is longer than any may be.
+    /// EINVAL.
     #[error("'{0}' does not match [-_.0-9a-zA-Z]+")]
     BadName(String),
     /// The location names no place this item can be in. EINVAL.

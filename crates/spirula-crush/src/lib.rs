@@ -27,7 +27,9 @@ mod weight_set;
 
 pub use error::CrushError;
 pub use lookup::{Location, is_valid_name, parse_location, weight_from_f64, weight_to_f64};
-pub use map::{Bucket, BucketData, ChooseArg, ChooseArgs, CrushMap, Rule, Step, Tunables, alg, step_op};
+pub use map::{
+    Bucket, BucketData, ChooseArg, ChooseArgs, CrushMap, Rule, Step, Tunables, alg, step_op,
+};
 pub use mapper::{ITEM_NONE, Scratch};
 pub use rules::{RULE_ERASURE, RULE_REPLICATED, SimpleRule};
 pub use weight_set::COMPAT;

@@ -24,7 +24,11 @@ pub fn is_valid_name(name: &str) -> bool {
 pub fn parse_location<'a>(words: impl IntoIterator<Item = &'a str>) -> Option<Location> {
     words
         .into_iter()
-        .map(|w| w.split_once('=').filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v.to_owned())))
+        .map(|w| {
+            w.split_once('=')
+                .filter(|(_, v)| !v.is_empty())
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        })
         .collect()
 }
 
@@ -73,7 +77,11 @@ impl CrushMap {
 
     /// Rule id by name.
     pub fn rule_of_name(&self, name: &str) -> Option<u32> {
-        self.rule_names.iter().rev().find(|(_, n)| *n == name).and_then(|(id, _)| u32::try_from(*id).ok())
+        self.rule_names
+            .iter()
+            .rev()
+            .find(|(_, n)| *n == name)
+            .and_then(|(id, _)| u32::try_from(*id).ok())
     }
 
     /// Name of a rule.
@@ -94,7 +102,11 @@ impl CrushMap {
     /// Devices of a class, ascending.
     pub fn devices_of_class(&self, name: &str) -> Vec<i32> {
         let Some(class) = self.class_id(name) else { return Vec::new() };
-        self.device_classes.iter().filter(|(id, c)| **id >= 0 && **c == class).map(|(id, _)| *id).collect()
+        self.device_classes
+            .iter()
+            .filter(|(id, c)| **id >= 0 && **c == class)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// True for buckets of shadow trees.
@@ -114,9 +126,15 @@ impl CrushMap {
 
     /// Ids of all buckets without parent, ascending (newest first).
     pub fn all_roots(&self) -> Vec<i32> {
-        let children: BTreeSet<i32> = self.buckets.iter().flatten().flat_map(|b| b.items.iter().copied()).collect();
-        let mut roots: Vec<i32> =
-            self.buckets.iter().flatten().map(|b| b.id).filter(|id| !children.contains(id)).collect();
+        let children: BTreeSet<i32> =
+            self.buckets.iter().flatten().flat_map(|b| b.items.iter().copied()).collect();
+        let mut roots: Vec<i32> = self
+            .buckets
+            .iter()
+            .flatten()
+            .map(|b| b.id)
+            .filter(|id| !children.contains(id))
+            .collect();
         roots.sort_unstable();
         roots
     }
@@ -213,7 +231,11 @@ impl CrushMap {
 
     /// If the item is in the bucket that the location's lowest level names: its weight there.
     pub fn weight_at(&self, id: i32, location: &Location) -> Option<u32> {
-        let name = self.type_names.iter().filter(|(k, _)| **k != 0).find_map(|(_, kind)| location.get(kind))?;
+        let name = self
+            .type_names
+            .iter()
+            .filter(|(k, _)| **k != 0)
+            .find_map(|(_, kind)| location.get(kind))?;
         let b = self.bucket_by_name(name)?;
         Some(b.item_weight(b.position(id)?))
     }

@@ -220,9 +220,9 @@ impl Bucket {
         }
         match &self.data {
             BucketData::Uniform { item_weight } => *item_weight,
-            BucketData::List { weights, .. } | BucketData::Straw { weights, .. } | BucketData::Straw2 { weights } => {
-                weights.get(pos).copied().unwrap_or(0)
-            }
+            BucketData::List { weights, .. }
+            | BucketData::Straw { weights, .. }
+            | BucketData::Straw2 { weights } => weights.get(pos).copied().unwrap_or(0),
             BucketData::Tree { nodes } => nodes.get(2 * pos + 1).copied().unwrap_or(0),
         }
     }

@@ -159,8 +159,12 @@ impl CrushMap {
                 }
                 step_op::SET_CHOOSE_TRIES if s.arg1 > 0 => tries = s.arg1 as u32,
                 step_op::SET_CHOOSELEAF_TRIES if s.arg1 > 0 => leaf_tries = s.arg1 as u32,
-                step_op::SET_CHOOSE_LOCAL_TRIES if s.arg1 >= 0 => step.local_retries = s.arg1 as u32,
-                step_op::SET_CHOOSE_LOCAL_FALLBACK_TRIES if s.arg1 >= 0 => step.local_fallback_retries = s.arg1 as u32,
+                step_op::SET_CHOOSE_LOCAL_TRIES if s.arg1 >= 0 => {
+                    step.local_retries = s.arg1 as u32
+                }
+                step_op::SET_CHOOSE_LOCAL_FALLBACK_TRIES if s.arg1 >= 0 => {
+                    step.local_fallback_retries = s.arg1 as u32
+                }
                 step_op::SET_CHOOSELEAF_VARY_R if s.arg1 >= 0 => step.vary_r = s.arg1 as u32,
                 step_op::SET_CHOOSELEAF_STABLE if s.arg1 >= 0 => step.stable = s.arg1 != 0,
                 step_op::CHOOSE_FIRSTN
@@ -170,17 +174,25 @@ impl CrushMap {
                     if size == 0 {
                         continue;
                     }
-                    let firstn = matches!(s.op, step_op::CHOOSE_FIRSTN | step_op::CHOOSELEAF_FIRSTN);
-                    let to_leaf = matches!(s.op, step_op::CHOOSELEAF_FIRSTN | step_op::CHOOSELEAF_INDEP);
+                    let firstn =
+                        matches!(s.op, step_op::CHOOSE_FIRSTN | step_op::CHOOSELEAF_FIRSTN);
+                    let to_leaf =
+                        matches!(s.op, step_op::CHOOSELEAF_FIRSTN | step_op::CHOOSELEAF_INDEP);
                     let inner_tries = match (leaf_tries, firstn) {
                         (0, false) => 1,
                         (0, true) if t.chooseleaf_descend_once != 0 => 1,
                         (0, true) => tries,
                         (n, _) => n,
                     };
-                    let numrep = if s.arg1 > 0 { s.arg1 } else { s.arg1.saturating_add(result_max as i32) };
-                    let call =
-                        Call { numrep, kind: s.arg2, tries, leaf_tries: to_leaf.then_some(inner_tries), parent_r: 0 };
+                    let numrep =
+                        if s.arg1 > 0 { s.arg1 } else { s.arg1.saturating_add(result_max as i32) };
+                    let call = Call {
+                        numrep,
+                        kind: s.arg2,
+                        tries,
+                        leaf_tries: to_leaf.then_some(inner_tries),
+                        parent_r: 0,
+                    };
                     let mut filled = 0;
                     for item in from.iter().take(size) {
                         // Not a bucket: a device, or a hole an earlier step left.
@@ -237,7 +249,9 @@ impl Step<'_> {
         let mut room = room.min(out.len().saturating_sub(outpos));
         let mut rep = if self.stable { 0 } else { outpos as i32 };
         while rep < call.numrep && room > 0 && work.draws_left > 0 {
-            if let Some(item) = self.firstn_one(work, bucket, call, rep, out, outpos, room, leaves.as_deref_mut()) {
+            if let Some(item) =
+                self.firstn_one(work, bucket, call, rep, out, outpos, room, leaves.as_deref_mut())
+            {
                 out[outpos] = item;
                 outpos += 1;
                 room -= 1;
@@ -285,8 +299,16 @@ impl Step<'_> {
                         }
                         collide = out.iter().take(outpos).any(|o| *o == item);
                         let rejected = !collide
-                            && (!self.leaf_firstn(work, item, child, call, r, outpos, room, leaves.as_deref_mut())
-                                || (kind == 0 && self.is_out(item)));
+                            && (!self.leaf_firstn(
+                                work,
+                                item,
+                                child,
+                                call,
+                                r,
+                                outpos,
+                                room,
+                                leaves.as_deref_mut(),
+                            ) || (kind == 0 && self.is_out(item)));
                         if !collide && !rejected {
                             return Some(item);
                         }
@@ -303,7 +325,9 @@ impl Step<'_> {
                 if collide && failed_here <= self.local_retries {
                     continue;
                 }
-                if self.local_fallback_retries > 0 && failed_here <= size.wrapping_add(self.local_fallback_retries) {
+                if self.local_fallback_retries > 0
+                    && failed_here <= size.wrapping_add(self.local_fallback_retries)
+                {
                     continue;
                 }
                 if failed_total < call.tries {
@@ -332,7 +356,8 @@ impl Step<'_> {
             leaves[outpos] = item;
             return true;
         };
-        let parent_r = if self.vary_r != 0 { r.wrapping_shr(self.vary_r.wrapping_sub(1)) } else { 0 };
+        let parent_r =
+            if self.vary_r != 0 { r.wrapping_shr(self.vary_r.wrapping_sub(1)) } else { 0 };
         let numrep = if self.stable { 1 } else { outpos as i32 + 1 };
         let inner = Call { numrep, kind: 0, tries, leaf_tries: None, parent_r };
         self.firstn(work, child, inner, leaves, outpos, room, None) > outpos
@@ -353,7 +378,8 @@ impl Step<'_> {
     ) {
         let endpos = (outpos + left).min(out.len());
         let mut left = endpos.saturating_sub(outpos);
-        let undef = |v: &mut [i32]| v.iter_mut().take(endpos).skip(outpos).for_each(|o| *o = ITEM_UNDEF);
+        let undef =
+            |v: &mut [i32]| v.iter_mut().take(endpos).skip(outpos).for_each(|o| *o = ITEM_UNDEF);
         undef(out);
         if let Some(l) = leaves.as_deref_mut() {
             undef(l);
@@ -364,8 +390,16 @@ impl Step<'_> {
                 if out[rep] != ITEM_UNDEF {
                     continue;
                 }
-                let placed =
-                    self.indep_one(work, bucket, call, rep, failed, out, outpos..endpos, leaves.as_deref_mut());
+                let placed = self.indep_one(
+                    work,
+                    bucket,
+                    call,
+                    rep,
+                    failed,
+                    out,
+                    outpos..endpos,
+                    leaves.as_deref_mut(),
+                );
                 if let Some(item) = placed {
                     out[rep] = item;
                     left -= 1;
@@ -374,7 +408,11 @@ impl Step<'_> {
             failed += 1;
         }
         let none = |v: &mut [i32]| {
-            v.iter_mut().take(endpos).skip(outpos).filter(|o| **o == ITEM_UNDEF).for_each(|o| *o = ITEM_NONE);
+            v.iter_mut()
+                .take(endpos)
+                .skip(outpos)
+                .filter(|o| **o == ITEM_UNDEF)
+                .for_each(|o| *o = ITEM_NONE);
         };
         none(out);
         if let Some(l) = leaves {
@@ -408,8 +446,14 @@ impl Step<'_> {
             let n = call.numrep as u32;
             // A uniform bucket whose size is a multiple of n would repeat itself.
             let uniform = matches!(inside.data, BucketData::Uniform { .. });
-            let stride = if uniform && n != 0 && (inside.items.len() as u32).is_multiple_of(n) { n + 1 } else { n };
-            let r = (rep as i32).wrapping_add(call.parent_r).wrapping_add(stride.wrapping_mul(failed) as i32);
+            let stride = if uniform && n != 0 && (inside.items.len() as u32).is_multiple_of(n) {
+                n + 1
+            } else {
+                n
+            };
+            let r = (rep as i32)
+                .wrapping_add(call.parent_r)
+                .wrapping_add(stride.wrapping_mul(failed) as i32);
             let item = match self.choose(work, inside, r, range.start, false) {
                 Found::Empty => return None,
                 Found::Bad => return hopeless(leaves),
@@ -430,7 +474,13 @@ impl Step<'_> {
             if let (Some(tries), Some(leaves)) = (call.leaf_tries, leaves.as_deref_mut()) {
                 match child {
                     Some(child) => {
-                        let inner = Call { numrep: call.numrep, kind: 0, tries, leaf_tries: None, parent_r: r };
+                        let inner = Call {
+                            numrep: call.numrep,
+                            kind: 0,
+                            tries,
+                            leaf_tries: None,
+                            parent_r: r,
+                        };
                         self.indep(work, child, inner, leaves, rep, 1, None);
                         if leaves[rep] == ITEM_NONE {
                             return None;
@@ -465,7 +515,14 @@ impl Step<'_> {
     }
 
     /// Draws one item of a bucket.
-    fn choose(&self, work: &mut Work<'_>, b: &Bucket, r: i32, position: usize, permute: bool) -> Found {
+    fn choose(
+        &self,
+        work: &mut Work<'_>,
+        b: &Bucket,
+        r: i32,
+        position: usize,
+        permute: bool,
+    ) -> Found {
         let size = b.items.len() as u64;
         if size == 0 {
             // Costs something too: an empty bucket is retried like any other.
@@ -498,7 +555,9 @@ impl Step<'_> {
     fn draw_permuted(&self, work: &mut Work<'_>, b: &Bucket, r: u32) -> usize {
         let size = b.items.len();
         let wanted = r as usize % size;
-        let hash = |p: usize| if b.hash == RJENKINS1 { hash32_3(self.x, b.id as u32, p as u32) } else { 0 };
+        let hash = |p: usize| {
+            if b.hash == RJENKINS1 { hash32_3(self.x, b.id as u32, p as u32) } else { 0 }
+        };
         if wanted == 0 {
             // The usual case needs no permutation.
             return hash(0) as usize % size;
@@ -539,7 +598,8 @@ impl Step<'_> {
         let weight = |n: usize| u64::from(nodes.get(n).copied().unwrap_or(0));
         let mut n = nodes.len() >> 1;
         while n != 0 && n & 1 == 0 {
-            let h = if b.hash == RJENKINS1 { hash32_4(self.x, n as u32, r, b.id as u32) } else { 0 };
+            let h =
+                if b.hash == RJENKINS1 { hash32_4(self.x, n as u32, r, b.id as u32) } else { 0 };
             let point = (u64::from(h) * weight(n)) >> 32;
             let half = 1 << (n.trailing_zeros() - 1);
             n = if point < weight(n - half) { n - half } else { n + half };
@@ -559,7 +619,14 @@ impl Step<'_> {
         high
     }
 
-    fn draw_straw2(&self, b: &Bucket, weights: &[u32], arg: Option<&ChooseArg>, r: u32, position: usize) -> usize {
+    fn draw_straw2(
+        &self,
+        b: &Bucket,
+        weights: &[u32],
+        arg: Option<&ChooseArg>,
+        r: u32,
+        position: usize,
+    ) -> usize {
         let mut weights = weights;
         let mut ids = b.items.as_slice();
         if let Some(arg) = arg {

@@ -19,11 +19,13 @@ impl CrushMap {
             return Err(CrushError::Weight);
         }
         let places = self.holders(id);
-        self.transact(
-            |m| {
-                if m.set_weight_in(id, weight, &places, true)? { Ok(()) } else { Err(CrushError::NoSuchId(id)) }
-            },
-        )
+        self.transact(|m| {
+            if m.set_weight_in(id, weight, &places, true)? {
+                Ok(())
+            } else {
+                Err(CrushError::NoSuchId(id))
+            }
+        })
     }
 
     /// Sets an item's weight at one place only (`ceph osd crush set` on an existing item,
@@ -31,7 +33,12 @@ impl CrushMap {
     ///
     /// # Errors
     /// [`CrushError`]: not there, weight out of range.
-    pub fn set_item_weight_at(&mut self, id: i32, weight: u32, location: &Location) -> Result<(), CrushError> {
+    pub fn set_item_weight_at(
+        &mut self,
+        id: i32,
+        weight: u32,
+        location: &Location,
+    ) -> Result<(), CrushError> {
         if weight > WEIGHT_MAX {
             return Err(CrushError::Weight);
         }
@@ -163,7 +170,8 @@ impl CrushMap {
                     state[slot] = 1;
                 }
                 let child = b.items.iter().enumerate().skip(next).find_map(|(i, item)| {
-                    let c = Self::slot(*item).filter(|c| matches!(self.buckets.get(*c), Some(Some(_))))?;
+                    let c = Self::slot(*item)
+                        .filter(|c| matches!(self.buckets.get(*c), Some(Some(_))))?;
                     (state[c] != 2).then_some((i, c))
                 });
                 match child {
@@ -213,7 +221,10 @@ impl CrushMap {
     /// begin with.
     pub(crate) fn complete_weight_sets(&mut self) {
         for args in self.choose_args.values_mut() {
-            let Some(positions) = args.values().map(|a| a.weight_sets.len()).find(|n| *n > 0) else { continue };
+            let Some(positions) = args.values().map(|a| a.weight_sets.len()).find(|n| *n > 0)
+            else {
+                continue;
+            };
             for b in self.buckets.iter().flatten() {
                 let BucketData::Straw2 { weights } = &b.data else { continue };
                 let arg = args.entry(!b.id as u32).or_default();
@@ -237,7 +248,9 @@ impl CrushMap {
             for slot in &order {
                 let Some(Some(b)) = self.buckets.get(*slot) else { continue };
                 for (pos, item) in b.items.iter().enumerate() {
-                    let Some(child) = Self::slot(*item).and_then(|s| args.get(&(s as u32))) else { continue };
+                    let Some(child) = Self::slot(*item).and_then(|s| args.get(&(s as u32))) else {
+                        continue;
+                    };
                     let sum = |s: &Vec<u32>| s.iter().fold(0u32, |sum, w| sum.wrapping_add(*w));
                     let sums: Vec<u32> = child.weight_sets.iter().map(sum).collect();
                     let Some(mine) = args.get_mut(&(*slot as u32)) else { continue };

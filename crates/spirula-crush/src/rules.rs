@@ -38,7 +38,14 @@ impl CrushMap {
         failure_domain: &str,
         class: Option<&str>,
     ) -> Result<u32, CrushError> {
-        self.create_simple(&SimpleRule { name, root, failure_domain, class, indep: false, kind: RULE_REPLICATED })
+        self.create_simple(&SimpleRule {
+            name,
+            root,
+            failure_domain,
+            class,
+            indep: false,
+            kind: RULE_REPLICATED,
+        })
     }
 
     /// Adds the rule that an erasure-code profile asks for, for `chunks` = k + m positions.
@@ -54,8 +61,14 @@ impl CrushMap {
         class: Option<&str>,
         chunks: u8,
     ) -> Result<u32, CrushError> {
-        let id =
-            self.create_simple(&SimpleRule { name, root, failure_domain, class, indep: true, kind: RULE_ERASURE })?;
+        let id = self.create_simple(&SimpleRule {
+            name,
+            root,
+            failure_domain,
+            class,
+            indep: true,
+            kind: RULE_ERASURE,
+        })?;
         if let Some(Some(rule)) = self.rules.get_mut(id as usize) {
             rule.max_size = chunks;
         }
@@ -74,16 +87,18 @@ impl CrushMap {
         if r.name.len() > NAME_MAX {
             return Err(CrushError::BadName(r.name.to_owned()));
         }
-        let mut root = self.item_id(r.root).ok_or_else(|| CrushError::NoSuchItem(r.root.to_owned()))?;
+        let mut root =
+            self.item_id(r.root).ok_or_else(|| CrushError::NoSuchItem(r.root.to_owned()))?;
         let kind = match r.failure_domain {
             "" => 0,
             t => self.type_id(t).ok_or_else(|| CrushError::NoSuchType(t.to_owned()))?,
         };
         if let Some(class) = r.class.filter(|c| !c.is_empty()) {
             self.class_id(class).ok_or_else(|| CrushError::NoSuchClass(class.to_owned()))?;
-            root = self
-                .shadow_of(root, class)
-                .ok_or_else(|| CrushError::NoDevicesOfClass { root: r.root.to_owned(), class: class.to_owned() })?;
+            root = self.shadow_of(root, class).ok_or_else(|| CrushError::NoDevicesOfClass {
+                root: r.root.to_owned(),
+                class: class.to_owned(),
+            })?;
         }
         let choose = match (r.indep, kind) {
             (false, 0) => step_op::CHOOSE_FIRSTN,
@@ -102,9 +117,12 @@ impl CrushMap {
         steps.push(step(step_op::EMIT, 0, 0));
         let (min_size, max_size) = if r.indep { (3, 20) } else { (1, 10) };
         let used = |id: usize| self.rules.iter().flatten().any(|x| usize::from(x.ruleset) == id);
-        let id = (0..self.rules.len()).find(|i| self.rules[*i].is_none() && !used(*i)).unwrap_or(self.rules.len());
+        let id = (0..self.rules.len())
+            .find(|i| self.rules[*i].is_none() && !used(*i))
+            .unwrap_or(self.rules.len());
         // Pools name their rule in one byte.
-        let ruleset = u8::try_from(id).map_err(|_| CrushError::Inconsistent("no free rule id".to_owned()))?;
+        let ruleset =
+            u8::try_from(id).map_err(|_| CrushError::Inconsistent("no free rule id".to_owned()))?;
         if id == self.rules.len() {
             self.rules.push(None);
         }

@@ -44,12 +44,17 @@ impl Tunables {
 
     /// The newest profile with these values, or `unknown`.
     pub fn profile(&self) -> &'static str {
-        PROFILES.into_iter().rev().find(|p| self.with_profile(p).as_ref() == Some(self)).unwrap_or("unknown")
+        PROFILES
+            .into_iter()
+            .rev()
+            .find(|p| self.with_profile(p).as_ref() == Some(self))
+            .unwrap_or("unknown")
     }
 
     /// True if the retry counts differ from Argonaut's (client feature CRUSH_TUNABLES).
     pub fn needs_feature_1(&self) -> bool {
-        (self.choose_local_tries, self.choose_local_fallback_tries, self.choose_total_tries) != (2, 5, 19)
+        (self.choose_local_tries, self.choose_local_fallback_tries, self.choose_total_tries)
+            != (2, 5, 19)
     }
 
     /// True if leaf choices descend once (client feature CRUSH_TUNABLES2).
@@ -127,7 +132,9 @@ mod tests {
     fn profiles_are_recognised_whatever_the_straw_version() {
         for name in PROFILES {
             for straw_calc_version in [0, 1] {
-                let t = Tunables { straw_calc_version, ..Tunables::default() }.with_profile(name).unwrap();
+                let t = Tunables { straw_calc_version, ..Tunables::default() }
+                    .with_profile(name)
+                    .unwrap();
                 assert_eq!(t.profile(), name);
                 assert_eq!(t.straw_calc_version, straw_calc_version);
             }

@@ -43,7 +43,12 @@ impl CrushMap {
     ///
     /// # Errors
     /// [`CrushError`]: no such set, wrong number of weights, item in no bucket.
-    pub fn reweight_in_weight_set(&mut self, key: i64, id: i32, weights: &[u32]) -> Result<(), CrushError> {
+    pub fn reweight_in_weight_set(
+        &mut self,
+        key: i64,
+        id: i32,
+        weights: &[u32],
+    ) -> Result<(), CrushError> {
         let want = self.weight_set_positions(key).ok_or(CrushError::NoWeightSet(key))?;
         if want != weights.len() {
             return Err(CrushError::Positions { want, got: weights.len() });
@@ -60,9 +65,15 @@ impl CrushMap {
             let mut sums: BTreeMap<i32, Vec<u32>> = BTreeMap::from([(id, weights.to_vec())]);
             for slot in order {
                 let Some(Some(b)) = m.buckets.get(slot) else { continue };
-                let Some(arg) = args.get_mut(&(slot as u32)).filter(|a| a.weight_sets.len() == want) else { continue };
+                let Some(arg) =
+                    args.get_mut(&(slot as u32)).filter(|a| a.weight_sets.len() == want)
+                else {
+                    continue;
+                };
                 let mut changed = false;
-                for (pos, new) in b.items.iter().enumerate().filter_map(|(pos, i)| Some((pos, sums.get(i)?))) {
+                for (pos, new) in
+                    b.items.iter().enumerate().filter_map(|(pos, i)| Some((pos, sums.get(i)?)))
+                {
                     for (set, weight) in arg.weight_sets.iter_mut().zip(new) {
                         if let Some(w) = set.get_mut(pos) {
                             *w = *weight;

@@ -67,7 +67,10 @@ const fn apply(columns: &[u32; 32], value: u32) -> u32 {
 
 fn shift(register: u32) -> u32 {
     let [a, b, c, d] = register.to_le_bytes();
-    SHIFT[0][usize::from(a)] ^ SHIFT[1][usize::from(b)] ^ SHIFT[2][usize::from(c)] ^ SHIFT[3][usize::from(d)]
+    SHIFT[0][usize::from(a)]
+        ^ SHIFT[1][usize::from(b)]
+        ^ SHIFT[2][usize::from(c)]
+        ^ SHIFT[3][usize::from(d)]
 }
 
 /// The crc of many blocks of [`JOIN_BLOCK`] bytes from the crcs of each, without touching
@@ -100,12 +103,18 @@ mod tests {
 
     #[test]
     fn joined_block_crcs_are_the_crc_of_the_whole() {
-        let data: Vec<u8> = (0..5 * JOIN_BLOCK as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let data: Vec<u8> = (0..5 * JOIN_BLOCK as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
         let mut j = Joined::default();
         assert_eq!(j.value(), crc32c(u32::MAX, b""));
         for (i, block) in data.chunks(JOIN_BLOCK).enumerate() {
             j.push(crc32c(u32::MAX, block));
-            assert_eq!(j.value(), crc32c(u32::MAX, &data[..(i + 1) * JOIN_BLOCK]), "after block {i}");
+            assert_eq!(
+                j.value(),
+                crc32c(u32::MAX, &data[..(i + 1) * JOIN_BLOCK]),
+                "after block {i}"
+            );
         }
     }
 
@@ -130,7 +139,11 @@ mod tests {
         let data: Vec<u8> = (0..1000u32).map(|i| (i * 7 + 3) as u8).collect();
         for len in [0, 1, 2, 3, 15, 16, 17, 28, 255, 256, 999, 1000] {
             for seed in [0, 1, 0xffff_ffff, 0x1234_5678] {
-                assert_eq!(crc32c(seed, &data[..len]), slow(seed, &data[..len]), "len {len} seed {seed:x}");
+                assert_eq!(
+                    crc32c(seed, &data[..len]),
+                    slow(seed, &data[..len]),
+                    "len {len} seed {seed:x}"
+                );
             }
         }
     }

@@ -365,7 +365,10 @@ mod tests {
 
     #[test]
     fn absurd_count_is_refused_before_allocating() {
-        assert_eq!(from_slice::<Vec<u64>>(&[0xff; 6]), Err(DecodeError::Count { count: 0xffff_ffff, have: 2 }));
+        assert_eq!(
+            from_slice::<Vec<u64>>(&[0xff; 6]),
+            Err(DecodeError::Count { count: 0xffff_ffff, have: 2 })
+        );
     }
 
     proptest! {

@@ -130,14 +130,23 @@ impl Encoder {
     }
 
     /// Appends a versioned struct: version, compat, length, and whatever `body` writes.
-    pub fn versioned<R>(&mut self, version: u8, compat: u8, body: impl FnOnce(&mut Self) -> R) -> R {
+    pub fn versioned<R>(
+        &mut self,
+        version: u8,
+        compat: u8,
+        body: impl FnOnce(&mut Self) -> R,
+    ) -> R {
         self.u8(version);
         self.u8(compat);
         self.sized(body)
     }
 
     /// Appends a `u32` count and each item written by `each`.
-    pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut each: impl FnMut(&mut Self, T)) {
+    pub fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut each: impl FnMut(&mut Self, T),
+    ) {
         let at = self.buf.len();
         self.u32(0);
         let mut n = 0u32;

@@ -80,7 +80,12 @@ impl UTime {
         }
         let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
         let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-        if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        if !(1..=12).contains(&month)
+            || !(1..=31).contains(&day)
+            || hour > 23
+            || minute > 59
+            || second > 60
+        {
             return None;
         }
         // Days-from-civil, from the same source as above.
@@ -91,8 +96,12 @@ impl UTime {
         let days = era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468;
         let sec = days * 86_400 + hour * 3600 + minute * 60 + second;
         let fraction = text.get(19..).and_then(|r| r.strip_prefix('.')).unwrap_or_default();
-        let digits: String =
-            fraction.chars().take_while(char::is_ascii_digit).chain("000000000".chars()).take(9).collect();
+        let digits: String = fraction
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .chain("000000000".chars())
+            .take(9)
+            .collect();
         Some(Self { sec: u32::try_from(sec).ok()?, nsec: digits.parse().unwrap_or(0) })
     }
 }
@@ -126,14 +135,23 @@ mod tests {
     fn stamps_are_read_in_the_forms_that_reporters_write() {
         let stamp = UTime { sec: 1_795_274_652, nsec: 130_085_000 };
         assert_eq!(stamp.to_iso(), "2026-11-21T15:24:12.130085+0000");
-        for text in ["2026-11-21T15:24:12.130085Z", "2026-11-21 15:24:12.130085", "2026-11-21T15:24:12.130085+0000"] {
+        for text in [
+            "2026-11-21T15:24:12.130085Z",
+            "2026-11-21 15:24:12.130085",
+            "2026-11-21T15:24:12.130085+0000",
+        ] {
             assert_eq!(UTime::from_iso(text), Some(stamp), "{text}");
         }
         let leap = UTime::from_iso("2024-02-29T00:00:00Z").map(UTime::to_iso);
         assert_eq!(leap.as_deref(), Some("2024-02-29T00:00:00.000000+0000"));
-        for text in
-            ["", "now", "2026-13-21T15:24:12Z", "2026-11-21T15:24", "2026-11-21T1é:24:12Z", "+026-11-21T15:24:12Z"]
-        {
+        for text in [
+            "",
+            "now",
+            "2026-13-21T15:24:12Z",
+            "2026-11-21T15:24",
+            "2026-11-21T1é:24:12Z",
+            "+026-11-21T15:24:12Z",
+        ] {
             assert_eq!(UTime::from_iso(text), None, "{text}");
         }
     }

@@ -1,4 +1,5 @@
-//! GB/s of data per core, encode and decode: `cargo run --release -p spirula-erasure --example coding`.
+//! GB/s of data per core, encode and decode: `cargo run --release -p spirula-erasure --example
+//! coding`.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at the first surprise")]
@@ -25,7 +26,8 @@ fn main() {
         for total in [64 << 10, 1 << 20, 4 << 20] {
             let code = Code::new(k, m).unwrap();
             let len = total / k;
-            let data: Vec<Vec<u8>> = (0..k).map(|j| (0..len).map(|i| (i * 31 + j * 7) as u8).collect()).collect();
+            let data: Vec<Vec<u8>> =
+                (0..k).map(|j| (0..len).map(|i| (i * 31 + j * 7) as u8).collect()).collect();
             let input: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
             let mut parity = vec![vec![0u8; len]; m];
             let mut out: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
@@ -34,7 +36,11 @@ fn main() {
             let plan = code.recovery(&have, &(0..m).collect::<Vec<_>>()).unwrap();
             let decode = rate(k * len, || plan.apply(black_box(&input), &mut out).unwrap());
             let update = rate(len, || code.update(0, black_box(input[0]), &mut out).unwrap());
-            println!("{:>5} {:>9} {encode:>8.1} {decode:>8.1} {update:>8.1}", format!("{k}+{m}"), k * len);
+            println!(
+                "{:>5} {:>9} {encode:>8.1} {decode:>8.1} {update:>8.1}",
+                format!("{k}+{m}"),
+                k * len
+            );
         }
     }
 }

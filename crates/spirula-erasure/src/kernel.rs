@@ -3,7 +3,10 @@
 //! All kernels give the same bytes. Data is worked through in pieces that stay in the first
 //! cache while several output rows use them.
 
-#![allow(unsafe_code, reason = "vector instructions; every call is guarded by the detection in `best`")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions; every call is guarded by the detection in `best`"
+)]
 
 use crate::field::mul;
 use std::sync::OnceLock;
@@ -27,7 +30,8 @@ impl Coefficient {
     pub fn new(factor: u8) -> Self {
         let mut bits = 0;
         for i in 0..8 {
-            let row = (0..8).fold(0u64, |row, j| row | u64::from(mul(factor, 1 << j) >> i & 1) << j);
+            let row =
+                (0..8).fold(0u64, |row, j| row | u64::from(mul(factor, 1 << j) >> i & 1) << j);
             bits |= row << (8 * (7 - i));
         }
         let table = |shift: u8| std::array::from_fn(|n| mul(factor, (n as u8) << shift));
@@ -89,7 +93,13 @@ pub(crate) fn best() -> Isa {
 
 /// `out[r] = Σ rows[r][j] · input[j]`, or with `add` that much added to `out[r]`. All slices are
 /// of one length, rows have as many coefficients as there are inputs (the caller has checked).
-pub(crate) fn multiply(isa: Isa, rows: &[Vec<Coefficient>], input: &[&[u8]], out: &mut [&mut [u8]], add: bool) {
+pub(crate) fn multiply(
+    isa: Isa,
+    rows: &[Vec<Coefficient>],
+    input: &[&[u8]],
+    out: &mut [&mut [u8]],
+    add: bool,
+) {
     let len = out.first().map_or(0, |o| o.len());
     for at in (0..len).step_by(PIECE) {
         let end = (at + PIECE).min(len);
@@ -136,7 +146,14 @@ fn vectors(
     }
 }
 
-fn scalar(rows: &[Vec<Coefficient>], input: &[&[u8]], out: &mut [&mut [u8]], at: usize, end: usize, add: bool) {
+fn scalar(
+    rows: &[Vec<Coefficient>],
+    input: &[&[u8]],
+    out: &mut [&mut [u8]],
+    at: usize,
+    end: usize,
+    add: bool,
+) {
     if at >= end {
         return;
     }
@@ -237,13 +254,16 @@ mod x86 {
             for (j, data) in input.iter().enumerate() {
                 // SAFETY: as above.
                 let x = unsafe { _mm256_loadu_si256(data.as_ptr().add(at).cast()) };
-                let nibbles = [_mm256_and_si256(x, low), _mm256_and_si256(_mm256_srli_epi64::<4>(x), low)];
+                let nibbles =
+                    [_mm256_and_si256(x, low), _mm256_and_si256(_mm256_srli_epi64::<4>(x), low)];
                 for (a, row) in acc.iter_mut().zip(rows) {
                     // SAFETY: each row has a coefficient per input; its tables are 16 bytes long.
                     let tables = unsafe { &row.get_unchecked(j).nibbles };
                     for (table, n) in tables.iter().zip(nibbles) {
                         // SAFETY: 16 bytes, unaligned.
-                        let t = _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) });
+                        let t = _mm256_broadcastsi128_si256(unsafe {
+                            _mm_loadu_si128(table.as_ptr().cast())
+                        });
                         *a = _mm256_xor_si256(*a, _mm256_shuffle_epi8(t, n));
                     }
                 }
@@ -314,7 +334,12 @@ mod tests {
     use super::*;
 
     /// By the definition.
-    fn expected(rows: &[Vec<Coefficient>], input: &[Vec<u8>], before: &[Vec<u8>], add: bool) -> Vec<Vec<u8>> {
+    fn expected(
+        rows: &[Vec<Coefficient>],
+        input: &[Vec<u8>],
+        before: &[Vec<u8>],
+        add: bool,
+    ) -> Vec<Vec<u8>> {
         let cell = |r: usize, i: usize| {
             let sum = rows[r].iter().zip(input).fold(0, |s, (c, d)| s ^ mul(c.nibbles[0][1], d[i]));
             sum ^ if add { before[r][i] } else { 0 }
@@ -324,21 +349,31 @@ mod tests {
 
     #[test]
     fn every_instruction_set_of_this_machine_gives_the_same_bytes_at_every_length() {
-        for (case, len) in [0, 1, 15, 31, 64, 127, 128, 129, 1000, 4095, 4096, 4097, 9000].into_iter().enumerate() {
+        for (case, len) in
+            [0, 1, 15, 31, 64, 127, 128, 129, 1000, 4095, 4096, 4097, 9000].into_iter().enumerate()
+        {
             for outputs in [1, 2, 3, 4, 5, 9] {
                 let byte = |seed: usize, i: usize| (((seed * 131 + i) * 2_654_435_761) >> 13) as u8;
-                let input: Vec<Vec<u8>> = (0..5).map(|j| (0..len).map(|i| byte(j + case, i)).collect()).collect();
-                let rows: Vec<Vec<Coefficient>> =
-                    (0..outputs).map(|r| (0..5).map(|j| Coefficient::new(byte(r, j))).collect()).collect();
-                let before: Vec<Vec<u8>> = (0..outputs).map(|r| (0..len).map(|i| byte(r + 77, i)).collect()).collect();
+                let input: Vec<Vec<u8>> =
+                    (0..5).map(|j| (0..len).map(|i| byte(j + case, i)).collect()).collect();
+                let rows: Vec<Vec<Coefficient>> = (0..outputs)
+                    .map(|r| (0..5).map(|j| Coefficient::new(byte(r, j))).collect())
+                    .collect();
+                let before: Vec<Vec<u8>> =
+                    (0..outputs).map(|r| (0..len).map(|i| byte(r + 77, i)).collect()).collect();
                 for add in [false, true] {
                     let want = expected(&rows, &input, &before, add);
                     for isa in available() {
                         let mut got = before.clone();
-                        let mut out: Vec<&mut [u8]> = got.iter_mut().map(Vec::as_mut_slice).collect();
+                        let mut out: Vec<&mut [u8]> =
+                            got.iter_mut().map(Vec::as_mut_slice).collect();
                         let data: Vec<&[u8]> = input.iter().map(Vec::as_slice).collect();
                         multiply(isa, &rows, &data, &mut out, add);
-                        assert!(got == want, "{} len {len} outputs {outputs} add {add}", isa.name());
+                        assert!(
+                            got == want,
+                            "{} len {len} outputs {outputs} add {add}",
+                            isa.name()
+                        );
                     }
                 }
             }

@@ -116,13 +116,21 @@ impl Code {
     /// # Errors
     /// [`ErasureError::Shard`], [`ErasureError::Count`], [`ErasureError::Length`]; nothing is
     /// written then.
-    pub fn update(&self, shard: usize, delta: &[u8], parity: &mut [&mut [u8]]) -> Result<(), ErasureError> {
+    pub fn update(
+        &self,
+        shard: usize,
+        delta: &[u8],
+        parity: &mut [&mut [u8]],
+    ) -> Result<(), ErasureError> {
         if shard >= self.k {
             return Err(ErasureError::Shard(shard));
         }
         check("parity shards", parity.len(), self.m)?;
-        let column: Vec<_> =
-            self.parity.iter().map(|row| row.get(shard..=shard).unwrap_or_default().to_vec()).collect();
+        let column: Vec<_> = self
+            .parity
+            .iter()
+            .map(|row| row.get(shard..=shard).unwrap_or_default().to_vec())
+            .collect();
         apply(&column, &[delta], parity, true)
     }
 
@@ -142,9 +150,13 @@ impl Code {
             return Err(ErasureError::Shard(s));
         }
         let generator = Matrix::generator(self.k, self.m);
-        let inverse = generator.select(have).inverse().ok_or(ErasureError::Shape { k: self.k, m: self.m })?;
+        let inverse =
+            generator.select(have).inverse().ok_or(ErasureError::Shape { k: self.k, m: self.m })?;
         let rows = generator.select(want).times(&inverse);
-        Ok(Recovery { rows: (0..want.len()).map(|r| coefficients(rows.row(r))).collect(), from: self.k })
+        Ok(Recovery {
+            rows: (0..want.len()).map(|r| coefficients(rows.row(r))).collect(),
+            from: self.k,
+        })
     }
 }
 
@@ -186,7 +198,12 @@ fn check(what: &'static str, got: usize, want: usize) -> Result<(), ErasureError
     if got == want { Ok(()) } else { Err(ErasureError::Count { what, got, want }) }
 }
 
-fn apply(rows: &[Vec<Coefficient>], input: &[&[u8]], out: &mut [&mut [u8]], add: bool) -> Result<(), ErasureError> {
+fn apply(
+    rows: &[Vec<Coefficient>],
+    input: &[&[u8]],
+    out: &mut [&mut [u8]],
+    add: bool,
+) -> Result<(), ErasureError> {
     let a = input.first().map_or(0, |s| s.len());
     let lengths = input.iter().map(|s| s.len()).chain(out.iter().map(|s| s.len()));
     if let Some(b) = lengths.into_iter().find(|&b| b != a) {

@@ -36,7 +36,10 @@ impl Matrix {
 
     /// The named rows.
     pub fn select(&self, rows: &[usize]) -> Self {
-        Self { columns: self.columns, cells: rows.iter().flat_map(|&r| self.row(r).to_vec()).collect() }
+        Self {
+            columns: self.columns,
+            cells: rows.iter().flat_map(|&r| self.row(r).to_vec()).collect(),
+        }
     }
 
     /// The product.

@@ -25,12 +25,14 @@ fn every_pattern_of_at_most_m_losses_is_repaired() {
             if lost.count_ones() as usize > m {
                 continue;
             }
-            let (want, rest): (Vec<usize>, Vec<usize>) = (0..k + m).partition(|s| lost >> s & 1 == 1);
+            let (want, rest): (Vec<usize>, Vec<usize>) =
+                (0..k + m).partition(|s| lost >> s & 1 == 1);
             let have = &rest[rest.len() - k..];
             let plan = code.recovery(have, &want).unwrap();
             let mut out = vec![vec![0; 200]; want.len()];
             let given: Vec<&[u8]> = have.iter().map(|&s| all[s].as_slice()).collect();
-            plan.apply(&given, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+            plan.apply(&given, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())
+                .unwrap();
             for (s, got) in want.iter().zip(&out) {
                 assert!(got == &all[*s], "k={k} m={m} lost={lost:b} shard {s}");
             }
@@ -42,7 +44,8 @@ fn every_pattern_of_at_most_m_losses_is_repaired() {
 fn parities_are_the_bytes_that_isa_l_makes() {
     // ISA-L 2.30 (Debian's libisal2): gf_gen_cauchy1_matrix(a, 6, 4), ec_init_tables,
     // ec_encode_data on four shards of 16 bytes, byte i of shard j being 17j + 29i + 3.
-    let data: Vec<Vec<u8>> = (0..4).map(|j| (0..16).map(|i| (17 * j + 29 * i + 3) as u8).collect()).collect();
+    let data: Vec<Vec<u8>> =
+        (0..4).map(|j| (0..16).map(|i| (17 * j + 29 * i + 3) as u8).collect()).collect();
     let all = shards(&Code::new(4, 2).unwrap(), &data);
     assert_eq!(hex(&all[4]), ISA_L[0]);
     assert_eq!(hex(&all[5]), ISA_L[1]);

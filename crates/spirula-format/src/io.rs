@@ -155,17 +155,20 @@ impl Copies {
 
     /// The degraded line alone, if any.
     pub fn degraded_line(&self) -> Option<String> {
-        (self.degraded > 0 && self.wanted > 0).then(|| fraction_text("degraded", self.degraded, self.wanted))
+        (self.degraded > 0 && self.wanted > 0)
+            .then(|| fraction_text("degraded", self.degraded, self.wanted))
     }
 
     /// The misplaced line alone, if any.
     pub fn misplaced_line(&self) -> Option<String> {
-        (self.misplaced > 0 && self.wanted > 0).then(|| fraction_text("misplaced", self.misplaced, self.wanted))
+        (self.misplaced > 0 && self.wanted > 0)
+            .then(|| fraction_text("misplaced", self.misplaced, self.wanted))
     }
 
     /// The unfound line alone, if any.
     pub fn unfound_line(&self) -> Option<String> {
-        (self.unfound > 0 && self.objects > 0).then(|| fraction_text("unfound", self.unfound, self.objects))
+        (self.unfound > 0 && self.objects > 0)
+            .then(|| fraction_text("unfound", self.unfound, self.objects))
     }
 
     /// The same as members of `map`.
@@ -190,7 +193,13 @@ mod tests {
 
     #[test]
     fn client_io_in_words_and_numbers() {
-        let io = IoRates { reads: 10, read_bytes: 1 << 20, writes: 2, write_bytes: 10 << 10, ..IoRates::default() };
+        let io = IoRates {
+            reads: 10,
+            read_bytes: 1 << 20,
+            writes: 2,
+            write_bytes: 10 << 10,
+            ..IoRates::default()
+        };
         assert_eq!(io.client_text(), "1 MiB/s rd, 10 KiB/s wr, 10 op/s rd, 2 op/s wr");
         assert_eq!(io.client_text_total(), "1 MiB/s rd, 10 KiB/s wr, 12 op/s");
         let mut map = Map::new();
@@ -214,7 +223,12 @@ mod tests {
 
     #[test]
     fn recovery_in_words() {
-        let io = IoRates { recovered_objects: 4, recovered_bytes: 2 << 20, recovered_keys: 1, ..IoRates::default() };
+        let io = IoRates {
+            recovered_objects: 4,
+            recovered_bytes: 2 << 20,
+            recovered_keys: 1,
+            ..IoRates::default()
+        };
         assert_eq!(io.recovery_text(), "2 MiB/s, 1 keys/s, 4 objects/s");
     }
 
@@ -223,7 +237,11 @@ mod tests {
         let c = Copies { objects: 10, wanted: 30, degraded: 10, misplaced: 3, unfound: 1 };
         assert_eq!(
             c.lines(),
-            ["10/30 objects degraded (33.333%)", "3/30 objects misplaced (10.000%)", "1/10 objects unfound (10.000%)"]
+            [
+                "10/30 objects degraded (33.333%)",
+                "3/30 objects misplaced (10.000%)",
+                "1/10 objects unfound (10.000%)"
+            ]
         );
         assert!(Copies::default().lines().is_empty());
     }

@@ -113,7 +113,11 @@ impl Writer<'_> {
                 for (i, (key, item)) in entries.into_iter().enumerate() {
                     self.between(i, depth + 1);
                     self.string(key);
-                    self.out.push_str(if self.dialect == Dialect::CephCompact { ":" } else { ": " });
+                    self.out.push_str(if self.dialect == Dialect::CephCompact {
+                        ":"
+                    } else {
+                        ": "
+                    });
                     self.value(item, depth + 1);
                 }
                 self.close(map.is_empty(), depth, '}');
@@ -199,7 +203,10 @@ mod tests {
     #[test]
     fn compact_form_has_no_spaces_and_whole_floats_no_point() {
         let v = json!({"a": 1, "b": [1.0, 0.838, "x/\"y"], "c": {}, "d": []});
-        assert_eq!(to_json(&v, Format::Json), r#"{"a":1,"b":[1,0.83799999999999997,"x/\"y"],"c":{},"d":[]}"#);
+        assert_eq!(
+            to_json(&v, Format::Json),
+            r#"{"a":1,"b":[1,0.83799999999999997,"x/\"y"],"c":{},"d":[]}"#
+        );
     }
 
     #[test]
@@ -215,7 +222,10 @@ mod tests {
     fn python_forms_sort_keys_and_keep_the_point() {
         let v = json!({"b": 1.0, "a": [1, 2]});
         assert_eq!(to_python(&v), r#"{"b": 1.0, "a": [1, 2]}"#);
-        assert_eq!(to_python_pretty(&v), "{\n    \"a\": [\n        1,\n        2\n    ],\n    \"b\": 1.0\n}");
+        assert_eq!(
+            to_python_pretty(&v),
+            "{\n    \"a\": [\n        1,\n        2\n    ],\n    \"b\": 1.0\n}"
+        );
     }
 
     #[test]
@@ -231,10 +241,19 @@ mod tests {
             let text = text.trim();
             // Some are Python's or end in a stray newline before the last brace.
             let Ok(v) = serde_json::from_str::<Value>(text) else { continue };
-            let ours =
-                [to_json(&v, Format::Json), pretty(&v).trim_end().to_owned(), to_python(&v), to_python_pretty(&v)];
+            let ours = [
+                to_json(&v, Format::Json),
+                pretty(&v).trim_end().to_owned(),
+                to_python(&v),
+                to_python_pretty(&v),
+            ];
             let flat = text.replace("\n}", "}");
-            assert!(ours.iter().any(|o| o == text || *o == flat), "{}:\n{text}\n{}", path.display(), ours[0]);
+            assert!(
+                ours.iter().any(|o| o == text || *o == flat),
+                "{}:\n{text}\n{}",
+                path.display(),
+                ours[0]
+            );
             compared += 1;
         }
         assert!(compared > 40, "only {compared} samples");

@@ -140,7 +140,8 @@ mod tests {
         t.row(["2", "0", "a"]).row(["10", "17", "long"]);
         assert_eq!(
             t.to_string(),
-            "osd  commit_latency(ms)  X   \n  2                   0  a   \n 10                  17  long\n"
+            "osd  commit_latency(ms)  X   \n  2                   0  a   \n 10                  \
+                17  long\n"
         );
     }
 

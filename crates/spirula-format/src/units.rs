@@ -101,7 +101,8 @@ pub fn percent(p: f32) -> String {
 
 /// Like C's `asctime` in UTC: `Fri Nov 20 20:55:04 2026`.
 pub fn ctime(t: UTime) -> String {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     let iso = UTime { sec: t.sec.max(60 * 60 * 24 * 365 * 10), nsec: 0 }.to_iso();
     let part = |range: std::ops::Range<usize>| iso.get(range).unwrap_or("");

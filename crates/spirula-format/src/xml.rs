@@ -1,7 +1,8 @@
 //! XML in the form of Ceph's formatter: what `-f xml` and `-f xml-pretty` print.
 //!
-//! Ceph's handlers name every section, also the outermost one and the members of lists, which JSON does not show. A handler
-//! of ours makes JSON once; the names that JSON lacks are added here: those that Ceph uses where known, `item` elsewhere.
+//! Ceph's handlers name every section, also the outermost one and the members of lists, which JSON
+//! does not show. A handler of ours makes JSON once; the names that JSON lacks are added here:
+//! those that Ceph uses where known, `item` elsewhere.
 
 use crate::json::{Format, to_json};
 use serde_json::Value;
@@ -15,8 +16,9 @@ pub enum Xml {
     Pretty,
 }
 
-/// Takes a command's `format` apart: the form in which its handler is to answer, and whether that is to become XML.
-/// What is no format that Ceph has a formatter for (`yaml`, `plain`) is text, as there.
+/// Takes a command's `format` apart: the form in which its handler is to answer, and whether that
+/// is to become XML. What is no format that Ceph has a formatter for (`yaml`, `plain`) is text, as
+/// there.
 pub fn asked(name: &str) -> (Format, Option<Xml>) {
     match name {
         "xml" => (Format::Json, Some(Xml::Compact)),
@@ -82,7 +84,8 @@ fn look<'a>(table: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
     table.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
 }
 
-/// The XML of what the command `prefix` answered as JSON; `None` if that is no JSON, as of commands that have only text.
+/// The XML of what the command `prefix` answered as JSON; `None` if that is no JSON, as of commands
+/// that have only text.
 pub fn convert(prefix: &str, json: &[u8], form: Xml) -> Option<String> {
     let value: Value = serde_json::from_slice(json).ok()?;
     let root = look(ROOTS, prefix).map_or_else(|| prefix.replace([' ', '-'], "_"), str::to_owned);
@@ -124,10 +127,17 @@ fn element(name: &str, value: &Value, form: Xml, depth: usize, out: &mut String)
     out.push_str(&format!("</{name}>{end}"));
 }
 
-/// A key as the name of an element: without spaces, as Ceph makes it, and without what would end the tag.
+/// A key as the name of an element: without spaces, as Ceph makes it, and without what would end
+/// the tag.
 fn tag(key: &str) -> String {
     key.chars()
-        .map(|c| if c.is_whitespace() || matches!(c, '<' | '>' | '&' | '"' | '\'' | '/') { '_' } else { c })
+        .map(|c| {
+            if c.is_whitespace() || matches!(c, '<' | '>' | '&' | '"' | '\'' | '/') {
+                '_'
+            } else {
+                c
+            }
+        })
         .collect()
 }
 
@@ -139,7 +149,9 @@ fn escape(text: &str, out: &mut String) {
             '&' => out.push_str("&amp;"),
             '\'' => out.push_str("&apos;"),
             '"' => out.push_str("&quot;"),
-            c if c.is_control() && !matches!(c, '\n' | '\t' | '\r') => out.push_str(&format!("&#x{:02x};", c as u32)),
+            c if c.is_control() && !matches!(c, '\n' | '\t' | '\r') => {
+                out.push_str(&format!("&#x{:02x};", c as u32))
+            }
             c => out.push(c),
         }
     }
@@ -162,7 +174,8 @@ mod tests {
     #[test]
     fn the_pretty_form_has_an_element_per_line() {
         let text = convert("osd stat", br#"{"epoch":3,"list":[1,2]}"#, Xml::Pretty).unwrap();
-        let want = "<osdmap>\n <epoch>3</epoch>\n <list>\n  <item>1</item>\n  <item>2</item>\n </list>\n</osdmap>\n";
+        let want = "<osdmap>\n <epoch>3</epoch>\n <list>\n  <item>1</item>\n  <item>2</item>\n \
+            </list>\n</osdmap>\n";
         assert_eq!(text, want);
         assert_eq!(convert("osd stat", b"text only", Xml::Pretty), None);
     }

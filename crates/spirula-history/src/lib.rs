@@ -6,7 +6,10 @@
 //!
 //! Pure; knows of no daemon and no protocol. Times are numbers that grow.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")
+)]
 
 pub mod registers;
 pub mod versions;

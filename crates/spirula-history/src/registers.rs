@@ -48,7 +48,9 @@ pub fn linearizable(ops: &[Op]) -> Result<(), String> {
     for op in ops {
         registers.entry(op.register).or_default().push(op);
     }
-    registers.into_iter().try_for_each(|(r, ops)| one_register(&ops).map_err(|e| format!("register {r}: {e}")))
+    registers
+        .into_iter()
+        .try_for_each(|(r, ops)| one_register(&ops).map_err(|e| format!("register {r}: {e}")))
 }
 
 fn one_register(ops: &[&Op]) -> Result<(), String> {
@@ -61,7 +63,8 @@ fn one_register(ops: &[&Op]) -> Result<(), String> {
             (Action::Read(v), Some(end)) => (v.unwrap_or(0), end),
             (Action::Read(_), None) => continue,
         };
-        let blank = Zone { value, first_end: u64::MAX, last_begin: 0, write_begun: 0, written: false };
+        let blank =
+            Zone { value, first_end: u64::MAX, last_begin: 0, write_begun: 0, written: false };
         let z = zones.entry(value).or_insert(blank);
         z.first_end = z.first_end.min(end);
         z.last_begin = z.last_begin.max(op.begun);
@@ -88,8 +91,9 @@ fn one_register(ops: &[&Op]) -> Result<(), String> {
                 ));
             }
         }
-        let inside =
-            |b: &&Zone| b.first_end >= b.last_begin && a.first_end < b.last_begin && b.first_end < a.last_begin;
+        let inside = |b: &&Zone| {
+            b.first_end >= b.last_begin && a.first_end < b.last_begin && b.first_end < a.last_begin
+        };
         if let Some(b) = zones.iter().find(inside) {
             return Err(format!(
                 "{:#x} came and went between {} and {}, while {:#x} was there from {} to {}",

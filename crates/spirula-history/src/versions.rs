@@ -43,7 +43,11 @@ pub enum Wrong {
 impl Wrong {
     /// In words.
     pub fn why(&self) -> &str {
-        let (Self::Place(why) | Self::Time(why) | Self::Change(why) | Self::Last(why) | Self::Read(why)) = self;
+        let (Self::Place(why)
+        | Self::Time(why)
+        | Self::Change(why)
+        | Self::Last(why)
+        | Self::Read(why)) = self;
         why
     }
 }
@@ -57,8 +61,8 @@ pub struct Order<'a, C, R, S, V> {
 }
 
 impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
-    /// Puts the changes among `history` into their order. `apply` makes the next state of a change and the last
-    /// state, or says why a change cannot have been answered as it was.
+    /// Puts the changes among `history` into their order. `apply` makes the next state of a change
+    /// and the last state, or says why a change cannot have been answered as it was.
     ///
     /// # Errors
     /// What cannot have happened.
@@ -75,18 +79,24 @@ impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
         changes.sort_by(|a, b| a.0.cmp(b.0));
         for (a, b) in changes.iter().zip(changes.iter().skip(1)) {
             if a.0 == b.0 {
-                return Err(Wrong::Place(format!("two changes in one place: {:?} and {:?}", a.2, b.2)));
+                return Err(Wrong::Place(format!(
+                    "two changes in one place: {:?} and {:?}",
+                    a.2, b.2
+                )));
             }
         }
         let mut states = vec![first];
         let mut latest_begin = 0;
         for (_, change, op) in &changes {
             if op.ended < latest_begin {
-                return Err(Wrong::Time(format!("a change that had ended is ordered after a later one: {op:?}")));
+                return Err(Wrong::Time(format!(
+                    "a change that had ended is ordered after a later one: {op:?}"
+                )));
             }
             latest_begin = latest_begin.max(op.begun);
             if let Some(state) = states.last() {
-                let next = apply(state, change, op).map_err(|e| Wrong::Change(format!("{op:?}: {e}")))?;
+                let next =
+                    apply(state, change, op).map_err(|e| Wrong::Change(format!("{op:?}: {e}")))?;
                 states.push(next);
             }
         }
@@ -96,7 +106,8 @@ impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
     /// All that may have been there at some time from `begun` to `ended`, by place.
     fn window(&self, begun: u64, ended: u64) -> (usize, usize) {
         let lowest = self.changes.iter().rposition(|c| c.2.ended < begun).map_or(0, |i| i + 1);
-        let highest = self.changes.iter().position(|c| c.2.begun > ended).unwrap_or(self.changes.len());
+        let highest =
+            self.changes.iter().position(|c| c.2.begun > ended).unwrap_or(self.changes.len());
         (lowest, highest)
     }
 
@@ -119,17 +130,24 @@ impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
         match self.last() {
             Some(should) if !fits(should, is) => {
                 let ops: Vec<_> = self.changes.iter().rev().take(4).map(|c| c.2).collect();
-                Err(Wrong::Last(format!("there is {is:?}, after {ops:?} there should be {should:?}")))
+                Err(Wrong::Last(format!(
+                    "there is {is:?}, after {ops:?} there should be {should:?}"
+                )))
             }
             _ => Ok(()),
         }
     }
 
-    /// Checks the reads of a history: `fits` says whether a read that saw this can have seen that state.
+    /// Checks the reads of a history: `fits` says whether a read that saw this can have seen that
+    /// state.
     ///
     /// # Errors
     /// [`Wrong::Read`].
-    pub fn reads(&self, history: &[Op<C, R, V>], fits: impl Fn(&S, &R) -> bool) -> Result<(), Wrong> {
+    pub fn reads(
+        &self,
+        history: &[Op<C, R, V>],
+        fits: impl Fn(&S, &R) -> bool,
+    ) -> Result<(), Wrong> {
         let read = |op: &'_ Op<C, R, V>| matches!(op.what, What::Read(_));
         let mut reads: Vec<&Op<C, R, V>> = history.iter().filter(|op| read(op)).collect();
         reads.sort_by_key(|op| op.begun);
@@ -138,7 +156,12 @@ impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
         for op in reads {
             let What::Read(seen) = &op.what else { continue };
             let (lowest, highest) = self.window(op.begun, op.ended);
-            let earlier = before.iter().filter(|(end, _)| *end < op.begun).map(|(_, at)| *at).max().unwrap_or(0);
+            let earlier = before
+                .iter()
+                .filter(|(end, _)| *end < op.begun)
+                .map(|(_, at)| *at)
+                .max()
+                .unwrap_or(0);
             let from = lowest.max(earlier);
             match (from..=highest).find(|i| self.states.get(*i).is_some_and(|s| fits(s, seen))) {
                 Some(at) => before.push((op.ended, at)),
@@ -152,8 +175,9 @@ impl<'a, C: Debug, R: Debug, S: Debug, V: Debug + Ord> Order<'a, C, R, S, V> {
     }
 }
 
-/// Checks the operations on one object whose reads see all of it. `apply` makes the next state of a change and the
-/// last state, or says why a change cannot have been answered as it was; `last` is what is there in the end.
+/// Checks the operations on one object whose reads see all of it. `apply` makes the next state of a
+/// change and the last state, or says why a change cannot have been answered as it was; `last` is
+/// what is there in the end.
 ///
 /// # Errors
 /// What cannot have happened.
@@ -194,15 +218,16 @@ mod tests {
 
     #[test]
     fn histories_that_can_and_cannot_have_happened() {
-        check(&[put('a', 1, 1, 2), put('b', 2, 1, 5), saw("a", 3, 4), saw("ab", 3, 6)], Some("ab")).unwrap();
+        check(&[put('a', 1, 1, 2), put('b', 2, 1, 5), saw("a", 3, 4), saw("ab", 3, 6)], Some("ab"))
+            .unwrap();
         check(&[put('b', 2, 1, 9), put('a', 1, 2, 8), saw("", 1, 3)], Some("ab")).unwrap();
         let bad: &[(&[Word], &str)] = &[
-            (&[put('a', 1, 1, 2), saw("", 3, 4)], "a"),                 // stale
-            (&[put('a', 1, 1, 2)], ""),                                 // lost
-            (&[put('a', 1, 1, 2), put('b', 1, 1, 2)], "ab"),            // one place
-            (&[put('a', 2, 1, 2), put('b', 1, 3, 4)], "ba"),            // against time
-            (&[put('a', 1, 1, 2), put('a', 2, 1, 2)], "aa"),            // not so answered
-            (&[put('a', 1, 5, 6), saw("a", 1, 2)], "a"),                // before it was there
+            (&[put('a', 1, 1, 2), saw("", 3, 4)], "a"),      // stale
+            (&[put('a', 1, 1, 2)], ""),                      // lost
+            (&[put('a', 1, 1, 2), put('b', 1, 1, 2)], "ab"), // one place
+            (&[put('a', 2, 1, 2), put('b', 1, 3, 4)], "ba"), // against time
+            (&[put('a', 1, 1, 2), put('a', 2, 1, 2)], "aa"), // not so answered
+            (&[put('a', 1, 5, 6), saw("a", 1, 2)], "a"),     // before it was there
             (&[put('a', 1, 1, 9), saw("a", 2, 3), saw("", 4, 5)], "a"), // back
         ];
         for (history, last) in bad {

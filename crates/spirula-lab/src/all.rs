@@ -1,10 +1,11 @@
-//! `spirula bench all`: disk, network, objects, images and MariaDB, one after the other; one directory of results.
+//! `spirula bench all`: disk, network, objects, images and MariaDB, one after the other; one
+//! directory of results.
 //!
 //! What cannot be measured here (no fio, no MariaDB) is said and left out; what fails ends it.
 
 use crate::args::{
-    AllArgs, BlockArgs, BlockPreset, DiskArgs, Engine, Kind, Lab, MysqlArgs, NetArgs, ObjectsArgs, Output, S3Args,
-    S3Kind,
+    AllArgs, BlockArgs, BlockPreset, DiskArgs, Engine, Kind, Lab, MysqlArgs, NetArgs, ObjectsArgs,
+    Output, S3Args, S3Kind,
 };
 use crate::prelude::*;
 use crate::results::Results;
@@ -24,7 +25,11 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     // A place for the results, before anything is measured.
     let place = Results::new("bench", "all", a.output.out.as_deref(), a.output.label.as_deref())?;
     let dir = place.dir.clone();
-    let output = |what: &str| Output { out: Some(dir.join(what)), label: a.output.label.clone(), json: a.output.json };
+    let output = |what: &str| Output {
+        out: Some(dir.join(what)),
+        label: a.output.label.clone(),
+        json: a.output.json,
+    };
     let seconds = if a.quick { 1 } else { 30 };
     let here = a.path.clone().or_else(|| way.dir.clone()).unwrap_or_else(|| dir.clone());
     let say = |text: &str| {
@@ -148,8 +153,11 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     drop(place);
     let page = dir.join("report.html");
     let results = crate::results::below(&dir)?;
-    std::fs::write(&page, crate::report::page(&[crate::report::Part { results, ..Default::default() }]))
-        .with_context(|| format!("write {}", page.display()))?;
+    std::fs::write(
+        &page,
+        crate::report::page(&[crate::report::Part { results, ..Default::default() }]),
+    )
+    .with_context(|| format!("write {}", page.display()))?;
     say(&format!("all of it on one page: {}", page.display()));
     Ok(())
 }

@@ -38,7 +38,8 @@ pub struct Target {
     /// Directory of 'spirula up' or of this host's daemons
     #[arg(long, default_value = "./spirula-data")]
     pub dir: PathBuf,
-    /// A cluster's ceph.conf, Spirula's or Ceph's [default: $SPIRULA_CONF, DIR/ceph.conf, $CEPH_CONF, /etc/ceph/ceph.conf]
+    /// A cluster's ceph.conf, Spirula's or Ceph's [default: $SPIRULA_CONF, DIR/ceph.conf,
+    /// $CEPH_CONF, /etc/ceph/ceph.conf]
     #[arg(long, short)]
     pub conf: Option<PathBuf>,
     /// User whose keyring is used
@@ -65,7 +66,8 @@ pub struct Output {
 pub enum Bench {
     /// Write and read objects, as 'rados bench' does, and more
     Objects(ObjectsArgs),
-    /// Read and write directories or devices, each alone and then all at once; says which is fit for a journal
+    /// Read and write directories or devices, each alone and then all at once; says which is fit
+    /// for a journal
     Disk(DiskArgs),
     /// Send and receive between this host and others
     Net(NetArgs),
@@ -141,21 +143,23 @@ pub struct ObjectsArgs {
     /// How often each load is repeated
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub repeats: u64,
-    /// Operations begun a second, together; latency counts from when one was due, so that a cluster that
-    /// stands still cannot hide it
+    /// Operations begun a second, together; latency counts from when one was due, so that a cluster
+    /// that stands still cannot hide it
     #[arg(long)]
     pub rate: Option<f64>,
     /// Of 100 operations of 'mixed' so many read
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
-    /// Objects for reads and random writes, of each generator [default: what 'write' wrote, or 256 MiB of them]
+    /// Objects for reads and random writes, of each generator [default: what 'write' wrote, or 256
+    /// MiB of them]
     #[arg(long)]
     pub objects: Option<u64>,
-    /// Generators, each a client of its own with a thread of its own [default: 1, or one for each host of --on]
+    /// Generators, each a client of its own with a thread of its own [default: 1, or one for each
+    /// host of --on]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub generators: Option<u64>,
-    /// Hosts on which the generators run, each as a process of its own, in turn; localhost is this one. The cluster's
-    /// ceph.conf and keyring must be there, under the same path
+    /// Hosts on which the generators run, each as a process of its own, in turn; localhost is this
+    /// one. The cluster's ceph.conf and keyring must be there, under the same path
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub on: Vec<String>,
     /// How spirula is started on a host that is not localhost
@@ -164,7 +168,8 @@ pub struct ObjectsArgs {
     /// Find how many in flight are enough: doubles --threads from 1 until it gives no more
     #[arg(long, conflicts_with = "rate")]
     pub find_knee: bool,
-    /// Loads of a field report; --size, --threads, --seconds and --generators count instead of its own
+    /// Loads of a field report; --size, --threads, --seconds and --generators count instead of its
+    /// own
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
     /// A result of 'spirula bench disk', for the figure that could be expected
@@ -216,7 +221,8 @@ pub struct DiskArgs {
     /// What reads and writes
     #[arg(long, value_enum, default_value_t = Engine::Auto)]
     pub engine: Engine,
-    /// Write to block devices, too: WHAT IS ON THEM IS LOST (one that is mounted or in use is refused)
+    /// Write to block devices, too: WHAT IS ON THEM IS LOST (one that is mounted or in use is
+    /// refused)
     #[arg(long)]
     pub destroy: bool,
     #[command(flatten)]
@@ -232,8 +238,8 @@ pub struct NetArgs {
     /// Hosts that serve: each alone, then all at once
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required_unless_present_any = ["listen", "on"])]
     pub to: Vec<String>,
-    /// Measure between all of these hosts, each from each and each from all others at once; the address is the one under which the
-    /// others reach it, for example that on the cluster network
+    /// Measure between all of these hosts, each from each and each from all others at once; the
+    /// address is the one under which the others reach it, for example that on the cluster network
     #[arg(long, value_name = "HOST[=ADDRESS]", value_delimiter = ',', conflicts_with_all = ["listen", "to"])]
     pub on: Vec<String>,
     /// How spirula is started on a host of --on that is not localhost
@@ -363,7 +369,8 @@ pub struct MysqlArgs {
     /// Directory for its data
     #[arg(value_name = "DIR", required_unless_present = "image", conflicts_with = "image")]
     pub place: Option<PathBuf>,
-    /// An image for its data: mapped by this program and mounted for the time; it gets an ext4 if it holds nothing. Needs root
+    /// An image for its data: mapped by this program and mounted for the time; it gets an ext4 if
+    /// it holds nothing. Needs root
     #[arg(long, value_name = "POOL/IMAGE", value_parser = image_arg)]
     pub image: Option<String>,
     #[command(flatten)]
@@ -502,7 +509,8 @@ pub struct CleanArgs {
     /// The pool
     #[arg(long, short, default_value = crate::objects::POOL)]
     pub pool: String,
-    /// Runs of that host, which must not be running any more [default: this one, whose running ones are left alone]
+    /// Runs of that host, which must not be running any more [default: this one, whose running ones
+    /// are left alone]
     #[arg(long)]
     pub host: Option<String>,
 }
@@ -527,10 +535,17 @@ pub fn file_size_arg(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size from 32M to 1024G; write for example 512M, 4G");
     let t = text.trim().to_ascii_lowercase();
     let t = t.trim_end_matches("ib").trim_end_matches('b');
-    let (number, shift) =
-        t.strip_suffix('g').map(|n| (n, 30)).or_else(|| t.strip_suffix('m').map(|n| (n, 20))).ok_or_else(wrong)?;
+    let (number, shift) = t
+        .strip_suffix('g')
+        .map(|n| (n, 30))
+        .or_else(|| t.strip_suffix('m').map(|n| (n, 20)))
+        .ok_or_else(wrong)?;
     let n: u64 = number.parse().map_err(|_| wrong())?;
-    Some(n).filter(|n| *n <= 1 << 20).map(|n| n << shift).filter(|n| (32 << 20..=1 << 40).contains(n)).ok_or_else(wrong)
+    Some(n)
+        .filter(|n| *n <= 1 << 20)
+        .map(|n| n << shift)
+        .filter(|n| (32 << 20..=1 << 40).contains(n))
+        .ok_or_else(wrong)
 }
 
 /// `4M` and its like.

@@ -1,7 +1,9 @@
-//! `spirula bench block`: block images as fio's rbd engine sees them, with librbd. Image and pool are made for it and removed.
+//! `spirula bench block`: block images as fio's rbd engine sees them, with librbd. Image and pool
+//! are made for it and removed.
 //!
-//! Each run has an image of its own, which is called as its note in the pool says ([`crate::litter`]): so runs beside each other do not
-//! meet, and an image whose note is gone, or is that of a dead run, is nobody's any more.
+//! Each run has an image of its own, which is called as its note in the pool says
+//! ([`crate::litter`]): so runs beside each other do not meet, and an image whose note is gone, or
+//! is that of a dead run, is nobody's any more.
 
 use crate::args::{BlockArgs, BlockPreset, Lab};
 use crate::bail;
@@ -49,8 +51,9 @@ fn job(a: &BlockArgs) -> (String, Vec<String>, u64) {
     match a.preset {
         BlockPreset::Railway => (
             format!("railway: 70/30 {} mixed, 30 in flight", size(16 << 10)),
-            // The report's 30 jobs were processes of one virtual machine, whose disk is one client with 30 in flight. As many clients
-            // of librbd would hand the image's lock to each other, and that would be all that is measured.
+            // The report's 30 jobs were processes of one virtual machine, whose disk is one client
+            // with 30 in flight. As many clients of librbd would hand the image's lock to each
+            // other, and that would be all that is measured.
             w(&["--rw=randrw", "--rwmixread=70", "--bs=16k", "--iodepth=30"]),
             16 << 10,
         ),
@@ -67,13 +70,20 @@ fn job(a: &BlockArgs) -> (String, Vec<String>, u64) {
 /// # Errors
 /// When fio has no rbd engine, or the cluster refuses.
 pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Result<()> {
-    let engines = Command::new("fio").arg("--enghelp").output().context("start fio (Debian: apt-get install fio)")?;
+    let engines = Command::new("fio")
+        .arg("--enghelp")
+        .output()
+        .context("start fio (Debian: apt-get install fio)")?;
     if !String::from_utf8_lossy(&engines.stdout).lines().any(|l| l.trim() == "rbd") {
         bail!("this fio has no rbd engine");
     }
     // Before there is a pool to clear away.
-    Command::new("rbd").arg("--version").output().context("start rbd (Debian: apt-get install ceph-common)")?;
-    let baseline = a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
+    Command::new("rbd")
+        .arg("--version")
+        .output()
+        .context("start rbd (Debian: apt-get install ceph-common)")?;
+    let baseline =
+        a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
     let session = Session::open(way, 16 << 20)?;
     let g = find_pool(&session, a.pool.as_deref().unwrap_or(POOL), a.pool.is_none())?;
     shown.results.set("cluster", cluster_of(&session));
@@ -82,7 +92,8 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     let note = Note::take(&session, g.pool, 0, 0)?;
     let image = image_of(&note.prefix);
     let (seconds, repeats) = lasts(a);
-    let made = must(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), &image]);
+    let made =
+        must(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), &image]);
     let outcome = made.and_then(|_| {
         (0..repeats).try_for_each(|repeat| {
             if lab.stopped() {
@@ -91,7 +102,8 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
             one(a, way, (&g, &image), baseline.as_ref(), (repeat, repeats), seconds, shown)
         })
     });
-    // Also what failed is cleaned up; what failed first is what is said. Without its image the run has left nothing.
+    // Also what failed is cleaned up; what failed first is what is said. Without its image the run
+    // has left nothing.
     let removed = remove(way, &g.name, &image).and_then(|()| note.clean(&session, &[]));
     // What other runs left is not this one's fault.
     if let Err(e) = clear(&session, way, &g, &hostname(), false) {
@@ -108,7 +120,11 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
 fn must(way: &Way, pool: &str, words: &[&str]) -> Result<String> {
     let out = rbd(way, pool, words)?;
     if !out.status.success() {
-        bail!("rbd {}: {}", words.first().copied().unwrap_or_default(), String::from_utf8_lossy(&out.stderr).trim());
+        bail!(
+            "rbd {}: {}",
+            words.first().copied().unwrap_or_default(),
+            String::from_utf8_lossy(&out.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
@@ -137,17 +153,21 @@ fn in_trash(listed: &str) -> impl Iterator<Item = &str> {
     listed.lines().filter_map(|l| Some(l.trim().split_once(char::is_whitespace)?.1.trim()))
 }
 
-/// Those images that a dead run of this host left, by their names; `alone` are the prefixes of runs that are to be left alone.
+/// Those images that a dead run of this host left, by their names; `alone` are the prefixes of runs
+/// that are to be left alone.
 fn dead<'a>(images: impl Iterator<Item = &'a str>, host: &str, alone: &[String]) -> Vec<&'a str> {
     let of_host = format!("spirula-bench.{host}.");
     let is_dead = |image: &&str| {
-        image.starts_with(&of_host) && image.ends_with(IMAGE) && alone.iter().all(|prefix| image_of(prefix) != **image)
+        image.starts_with(&of_host)
+            && image.ends_with(IMAGE)
+            && alone.iter().all(|prefix| image_of(prefix) != **image)
     };
     images.filter(is_dead).collect()
 }
 
-/// The images of dead runs of this host go, and in a pool of a run, where nobody has another image, what librbd keeps of them: the pool
-/// would count as used. Those of runs that live, or are elsewhere, stay; with `gone` nobody of that name runs elsewhere.
+/// The images of dead runs of this host go, and in a pool of a run, where nobody has another image,
+/// what librbd keeps of them: the pool would count as used. Those of runs that live, or are
+/// elsewhere, stay; with `gone` nobody of that name runs elsewhere.
 ///
 /// # Errors
 /// When an image cannot be removed: a fio of a run that was killed may have it open still.
@@ -155,20 +175,24 @@ pub fn clear(session: &Session, way: &Way, g: &Geometry, host: &str, gone: bool)
     if !crate::litter::is_there(session, g.pool, DIRECTORY)? {
         return Ok(());
     }
-    // A run has its note before it has an image, and after: whose note is not found now has ended since, or long ago.
-    // One whose removal was interrupted is in the trash; the tool goes on with it when it is to remove an image of that name.
+    // A run has its note before it has an image, and after: whose note is not found now has ended
+    // since, or long ago. One whose removal was interrupted is in the trash; the tool goes on with
+    // it when it is to remove an image of that name.
     let trash = || must(way, &g.name, &["trash", "ls", "--all"]);
     let (images, removing) = (must(way, &g.name, &["ls"])?, trash()?);
     let alone = left_alone(session, g.pool, host, gone)?;
     let dead = dead(images.lines().map(str::trim).chain(in_trash(&removing)), host, &alone);
     // One that cannot be removed, as a fio may have it open still, keeps none of the others.
-    let failed: Vec<_> = dead.iter().filter_map(|image| remove(way, &g.name, image).err()).collect();
+    let failed: Vec<_> =
+        dead.iter().filter_map(|image| remove(way, &g.name, image).err()).collect();
     failed.into_iter().next().map_or(Ok(()), Err)?;
     let others = images.lines().map(str::trim).any(|l| !l.is_empty() && !dead.contains(&l));
     if !g.made || others || !alone.is_empty() || !trash()?.trim().is_empty() {
         return Ok(());
     }
-    [DIRECTORY, "rbd_info", "rbd_trash"].iter().try_for_each(|object| crate::litter::delete(session, g.pool, object))
+    [DIRECTORY, "rbd_info", "rbd_trash"]
+        .iter()
+        .try_for_each(|object| crate::litter::delete(session, g.pool, object))
 }
 
 fn one(
@@ -181,17 +205,29 @@ fn one(
     shown: &mut Shown<'_>,
 ) -> Result<()> {
     let (name, words, block) = job(a);
-    shown.progress.at(repeat as f64 / repeats as f64, &format!("{name}, {} of {repeats}", repeat + 1));
+    shown
+        .progress
+        .at(repeat as f64 / repeats as f64, &format!("{name}, {} of {repeats}", repeat + 1));
     let mut watch = Watch::begin_of(way.conf.as_deref().and_then(Path::parent));
     let log = Log::new()?;
     let mut fio = Command::new("fio");
-    fio.args(["--name=spirula", "--output-format=json+", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
-        .args([format!("--clientname={}", way.user), format!("--pool={}", g.name), format!("--rbdname={image}")])
-        .arg(format!("--runtime={seconds}"))
-        .args(&words)
-        .args(log.args())
-        .env("CEPH_CONF", way.conf.as_deref().unwrap_or(Path::new("")))
-        .stdin(Stdio::null());
+    fio.args([
+        "--name=spirula",
+        "--output-format=json+",
+        "--ioengine=rbd",
+        "--time_based",
+        "--randrepeat=0",
+    ])
+    .args([
+        format!("--clientname={}", way.user),
+        format!("--pool={}", g.name),
+        format!("--rbdname={image}"),
+    ])
+    .arg(format!("--runtime={seconds}"))
+    .args(&words)
+    .args(log.args())
+    .env("CEPH_CONF", way.conf.as_deref().unwrap_or(Path::new("")))
+    .stdin(Stdio::null());
     let children = crate::used::children_cpu();
     let out = watch.during(|| fio.output()).context("start fio")?;
     let children = crate::used::children_cpu() - children;
@@ -200,11 +236,14 @@ fn one(
     }
     let from = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
     // Words of librbd may follow the object.
-    let mut objects = serde_json::Deserializer::from_slice(&out.stdout[from..]).into_iter::<Value>();
+    let mut objects =
+        serde_json::Deserializer::from_slice(&out.stdout[from..]).into_iter::<Value>();
     let v = objects.next().context("fio said nothing")?.context("fio's output is not JSON")?;
-    let sides = [(true, "writes"), (false, "reads")].map(|(writes, side)| (writes, side, of_fio(&v, writes)));
+    let sides = [(true, "writes"), (false, "reads")]
+        .map(|(writes, side)| (writes, side, of_fio(&v, writes)));
     let n = |v: &Value| v.as_f64().unwrap_or(0.0);
-    let sum = |of: &dyn Fn(&Value) -> f64| sides.iter().filter_map(|s| s.2.as_ref().map(of)).sum::<f64>();
+    let sum =
+        |of: &dyn Fn(&Value) -> f64| sides.iter().filter_map(|s| s.2.as_ref().map(of)).sum::<f64>();
     let (ops, iops) = (sum(&|f| n(&f["ops"])), sum(&|f| n(&f["iops"])));
     let mut used = watch.end(ops as u64);
     used.add_clients(children, ops as u64);
@@ -278,19 +317,27 @@ mod tests {
     #[test]
     fn an_image_whose_removal_was_interrupted_is_found_in_the_trash() {
         let listed = "10d8b7a1c0de spirula-bench.a.7.00ff.block\n10d9aa my image\n\n";
-        assert_eq!(in_trash(listed).collect::<Vec<_>>(), ["spirula-bench.a.7.00ff.block", "my image"]);
+        assert_eq!(
+            in_trash(listed).collect::<Vec<_>>(),
+            ["spirula-bench.a.7.00ff.block", "my image"]
+        );
         assert_eq!(dead(in_trash(listed), "a", &[]), ["spirula-bench.a.7.00ff.block"]);
     }
 
-    /// Several clients of one image would hand its lock to each other, and nothing else would be measured.
+    /// Several clients of one image would hand its lock to each other, and nothing else would be
+    /// measured.
     #[test]
     fn each_load_is_one_client_with_all_in_flight() {
         let (name, words, bytes) = asked("block railway");
         assert!(
-            words.contains(&"--iodepth=30".into()) && !words.iter().any(|w| w.starts_with("--numjobs")),
+            words.contains(&"--iodepth=30".into())
+                && !words.iter().any(|w| w.starts_with("--numjobs")),
             "{words:?}"
         );
-        assert!(words.contains(&"--rwmixread=70".into()) && name.contains("30 in flight"), "{name} {words:?}");
+        assert!(
+            words.contains(&"--rwmixread=70".into()) && name.contains("30 in flight"),
+            "{name} {words:?}"
+        );
         assert_eq!(bytes, 16 << 10);
         let (_, words, bytes) = asked("block randwrite -t 7");
         assert!(words.contains(&"--iodepth=7".into()), "{words:?}");

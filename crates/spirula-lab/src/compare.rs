@@ -1,4 +1,5 @@
-//! `spirula bench compare`: two clusters in turn, A B A B, so that whatever else this machine does falls on both alike.
+//! `spirula bench compare`: two clusters in turn, A B A B, so that whatever else this machine does
+//! falls on both alike.
 
 use crate::args::{CompareArgs, Lab, Target};
 use crate::bail;
@@ -19,12 +20,14 @@ struct Side {
 /// `spirula bench compare`.
 ///
 /// # Errors
-/// When one of the clusters cannot be reached or refuses; what was written to either is removed then, too.
+/// When one of the clusters cannot be reached or refuses; what was written to either is removed
+/// then, too.
 pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
     let o = &a.objects;
     let steps = steps(o);
     let common = common_of(o, &steps)?;
-    let baseline = o.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
+    let baseline =
+        o.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
     let mut shown = Shown::new(lab, "compare", &o.output)?;
     let other = Target { conf: Some(a.with.clone()), ..o.target.clone() };
     let mut sides = Vec::new();
@@ -42,14 +45,16 @@ pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
         s.results.set("cluster", cluster_of(s.bench.session()));
         s.results.set("pool", s.bench.geometry.json());
     }
-    let fsids: Vec<Value> = sides.iter().map(|s| s.results.value()["cluster"]["fsid"].clone()).collect();
+    let fsids: Vec<Value> =
+        sides.iter().map(|s| s.results.value()["cluster"]["fsid"].clone()).collect();
     let outcome = if fsids.first() == fsids.get(1) {
         Err(anyhow::anyhow!("both are the same cluster, {}", fsids[0]))
     } else {
         turns(&mut sides, &steps, a, baseline.as_ref(), &mut shown)
     };
     let mut left = Ok(());
-    // The later first: where both are one cluster, the pool is the earlier one's, and can only go when nobody else's note is in it.
+    // The later first: where both are one cluster, the pool is the earlier one's, and can only go
+    // when nobody else's note is in it.
     for s in sides.into_iter().rev() {
         left = left.and(s.bench.finish(false).map(drop)).and(s.results.finish().map(drop));
     }

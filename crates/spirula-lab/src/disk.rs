@@ -1,14 +1,18 @@
-//! `spirula bench disk`: what devices give, each alone and then all at once; and which of them is fit for a journal.
+//! `spirula bench disk`: what devices give, each alone and then all at once; and which of them is
+//! fit for a journal.
 //!
-//! fio does the work where it is installed: its figures are those that the field compares. Else, or with `--engine own`, threads of
-//! this process read and write directly (O_DIRECT), one operation each at a time; the queue depth is their number.
+//! fio does the work where it is installed: its figures are those that the field compares. Else, or
+//! with `--engine own`, threads of this process read and write directly (O_DIRECT), one operation
+//! each at a time; the queue depth is their number.
 //!
-//! A directory gets a file of its own, which is removed in the end; it is found and removed by the next run where that was killed.
-//! A block device is only read, unless `--destroy` says that what is on it is not wanted any more; then it is this program's alone
-//! (O_EXCL and a lock), so that one that is mounted, part of a volume, or has a store in use is refused.
+//! A directory gets a file of its own, which is removed in the end; it is found and removed by the
+//! next run where that was killed. A block device is only read, unless `--destroy` says that what
+//! is on it is not wanted any more; then it is this program's alone (O_EXCL and a lock), so that
+//! one that is mounted, part of a volume, or has a store in use is refused.
 //!
-//! It is often root who measures, and a directory may be everybody's. So what is made is made, never found, and opened again by its
-//! descriptor: nobody can put a link in its place. What fio writes down is in a directory that nobody else enters.
+//! It is often root who measures, and a directory may be everybody's. So what is made is made,
+//! never found, and opened again by its descriptor: nobody can put a link in its place. What fio
+//! writes down is in a directory that nobody else enters.
 
 use crate::args::{DiskArgs, Engine, Lab};
 use crate::bail;
@@ -32,7 +36,8 @@ const FILE: &str = "spirula-bench-disk.";
 const ALIGN: usize = 4096;
 /// Least bytes of a file that mean something.
 const LEAST: u64 = 16 << 20;
-/// Synced writes of 4 KiB a second from which a device is good as a journal, and from which it will do.
+/// Synced writes of 4 KiB a second from which a device is good as a journal, and from which it will
+/// do.
 const FIT: (f64, f64) = (5_000.0, 500.0);
 
 /// No turning disk syncs more 4 KiB writes a second, whatever its speed.
@@ -122,14 +127,18 @@ fn take(path: &Path, destroy: bool) -> Result<File> {
     let at = path.display();
     let file = match options.open(path) {
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => bail!(
-            "{at} is mounted, part of a volume, or in use by another process, and --destroy would destroy what is on it: \
+            "{at} is mounted, part of a volume, or in use by another process, and --destroy would \
+                destroy what is on it: \
              stop what uses it first, give another device, or leave out --destroy"
         ),
         file => file.with_context(|| format!("open {at}"))?,
     };
     // Stores lock theirs, also where they are files.
     if destroy && file.try_lock().is_err() {
-        bail!("{at} is in use by another process, and --destroy would destroy what is on it: stop that one first");
+        bail!(
+            "{at} is in use by another process, and --destroy would destroy what is on it: stop \
+                that one first"
+        );
     }
     Ok(file)
 }
@@ -139,10 +148,16 @@ impl Place {
         let meta = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?;
         if meta.file_type().is_block_device() {
             let mut held = take(path, a.destroy)?;
-            if !held.metadata().with_context(|| format!("look at {}", path.display()))?.file_type().is_block_device() {
+            if !held
+                .metadata()
+                .with_context(|| format!("look at {}", path.display()))?
+                .file_type()
+                .is_block_device()
+            {
                 bail!("{} is no block device any more", path.display());
             }
-            let bytes = std::io::Seek::seek(&mut held, std::io::SeekFrom::End(0)).context("ask for its size")?;
+            let bytes = std::io::Seek::seek(&mut held, std::io::SeekFrom::End(0))
+                .context("ask for its size")?;
             let bytes = bytes.min(a.file_size);
             return Ok(Self { path: path.into(), held, bytes, made: None, writable: a.destroy });
         }
@@ -150,14 +165,21 @@ impl Place {
             bail!("{} is neither a directory nor a block device", path.display());
         }
         sweep(path);
-        let room = rustix::fs::statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        let room =
+            rustix::fs::statvfs(path).with_context(|| format!("look at {}", path.display()))?;
         let free = room.f_bavail * room.f_frsize;
         let bytes = a.file_size.min(free / 2) / (1 << 20) * (1 << 20);
         if bytes < LEAST {
-            bail!("{}: {} are free; at least {} are needed", path.display(), size(free), size(LEAST * 2));
+            bail!(
+                "{}: {} are free; at least {} are needed",
+                path.display(),
+                size(free),
+                size(LEAST * 2)
+            );
         }
         let file = path.join(name()?);
-        let place = Self { path: path.into(), held: make(&file)?, bytes, made: Some(file), writable: true };
+        let place =
+            Self { path: path.into(), held: make(&file)?, bytes, made: Some(file), writable: true };
         place.fill()?;
         Ok(place)
     }
@@ -183,10 +205,16 @@ impl Place {
     fn facts(&self) -> Value {
         let stat = rustix::fs::fstat(&self.held).ok();
         let dev = stat.map(|s| if self.made.is_some() { s.st_dev } else { s.st_rdev });
-        let node = dev.map(|d| format!("/sys/dev/block/{}:{}", rustix::fs::major(d), rustix::fs::minor(d)));
+        let node = dev
+            .map(|d| format!("/sys/dev/block/{}:{}", rustix::fs::major(d), rustix::fs::minor(d)));
         let node = node.and_then(|n| fs::canonicalize(n).ok());
-        let whole =
-            node.map(|n| if n.join("partition").exists() { n.parent().map_or(n.clone(), Path::to_owned) } else { n });
+        let whole = node.map(|n| {
+            if n.join("partition").exists() {
+                n.parent().map_or(n.clone(), Path::to_owned)
+            } else {
+                n
+            }
+        });
         let read = |name: &str| {
             let text = whole.as_ref().and_then(|w| fs::read_to_string(w.join(name)).ok());
             text.map(|t| t.trim().to_owned())
@@ -199,7 +227,8 @@ impl Place {
     }
 }
 
-/// fio's histogram, nanoseconds and how many, in the steps of our own: upper bound in milliseconds, how many.
+/// fio's histogram, nanoseconds and how many, in the steps of our own: upper bound in milliseconds,
+/// how many.
 fn bins(v: &Value) -> Vec<Value> {
     let mut steps: BTreeMap<i32, u64> = BTreeMap::new();
     for (ns, n) in v.as_object().into_iter().flatten() {
@@ -209,8 +238,8 @@ fn bins(v: &Value) -> Vec<Value> {
     steps.iter().map(|(step, n)| json!([round(0.01 * 1.12f64.powi(*step), 4), n])).collect()
 }
 
-/// What fio writes down of each second, in a directory that nobody else enters. It goes with this, or with the next run where this one
-/// was killed.
+/// What fio writes down of each second, in a directory that nobody else enters. It goes with this,
+/// or with the next run where this one was killed.
 pub(crate) struct Log {
     dir: PathBuf,
 }
@@ -221,7 +250,10 @@ impl Log {
         let all = std::env::temp_dir();
         sweep(&all);
         let dir = all.join(name()?);
-        DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("make {}", dir.display()))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("make {}", dir.display()))?;
         Ok(Self { dir })
     }
 
@@ -233,7 +265,11 @@ impl Log {
 
     /// Second by second, all jobs together; nothing where fio wrote nothing down.
     pub(crate) fn series(&self, writes: bool, block: u64) -> Vec<Value> {
-        seconds_of(&fs::read_to_string(self.dir.join("log_iops.log")).unwrap_or_default(), writes, block)
+        seconds_of(
+            &fs::read_to_string(self.dir.join("log_iops.log")).unwrap_or_default(),
+            writes,
+            block,
+        )
     }
 }
 
@@ -244,7 +280,8 @@ impl Drop for Log {
     }
 }
 
-/// Lines of "milliseconds, operations a second, 0 for reads or 1 for writes, …", one of each job a second.
+/// Lines of "milliseconds, operations a second, 0 for reads or 1 for writes, …", one of each job a
+/// second.
 fn seconds_of(text: &str, writes: bool, block: u64) -> Vec<Value> {
     let mut all: BTreeMap<u64, u64> = BTreeMap::new();
     for line in text.lines() {
@@ -255,7 +292,9 @@ fn seconds_of(text: &str, writes: bool, block: u64) -> Vec<Value> {
             *all.entry(ms.saturating_add(500) / 1000).or_default() += ops;
         }
     }
-    all.iter().map(|(t, ops)| json!({"t": t, "ops": ops, "bytes": ops.saturating_mul(block)})).collect()
+    all.iter()
+        .map(|(t, ops)| json!({"t": t, "ops": ops, "bytes": ops.saturating_mul(block)}))
+        .collect()
 }
 
 /// What fio found, as it stands in a result.
@@ -279,11 +318,18 @@ fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
     let log = Log::new()?;
     let mut c = Command::new("fio");
     c.args(log.args());
-    c.args(["--name=spirula", "--output-format=json+", "--time_based", "--direct=1", "--thread", "--randrepeat=0"])
-        .arg(format!("--filename={}", place.again().display()))
-        .args([format!("--rw={}", t.rw), format!("--bs={}", t.block), format!("--runtime={seconds}")])
-        .args([format!("--size={}", place.bytes), format!("--iodepth={}", t.depth)])
-        .arg(if t.sync { "--ioengine=psync" } else { "--ioengine=libaio" });
+    c.args([
+        "--name=spirula",
+        "--output-format=json+",
+        "--time_based",
+        "--direct=1",
+        "--thread",
+        "--randrepeat=0",
+    ])
+    .arg(format!("--filename={}", place.again().display()))
+    .args([format!("--rw={}", t.rw), format!("--bs={}", t.block), format!("--runtime={seconds}")])
+    .args([format!("--size={}", place.bytes), format!("--iodepth={}", t.depth)])
+    .arg(if t.sync { "--ioengine=psync" } else { "--ioengine=libaio" });
     if t.sync {
         c.arg("--sync=1");
     }
@@ -293,7 +339,8 @@ fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
     }
     // Warnings may stand before the object.
     let from = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
-    let v: Value = serde_json::from_slice(&out.stdout[from..]).context("fio's output is not JSON")?;
+    let v: Value =
+        serde_json::from_slice(&out.stdout[from..]).context("fio's output is not JSON")?;
     let mut found = of_fio(&v, t.writes()).context("fio's output has no figures")?;
     found["series"] = log.series(t.writes(), t.block).into();
     Ok(found)
@@ -310,7 +357,9 @@ fn aligned(len: usize) -> (Vec<u8>, usize) {
 fn open(place: &Place, t: &Test) -> Result<File> {
     let sync = if t.sync { OFlags::DSYNC } else { OFlags::empty() };
     let way = if t.writes() { OFlags::RDWR } else { OFlags::RDONLY };
-    let open = |direct| rustix::fs::open(place.again(), way | sync | direct | OFlags::CLOEXEC, FileMode::empty());
+    let open = |direct| {
+        rustix::fs::open(place.again(), way | sync | direct | OFlags::CLOEXEC, FileMode::empty())
+    };
     // File systems in memory know no direct access.
     let fd = open(OFlags::DIRECT).or_else(|_| open(OFlags::empty()));
     Ok(File::from(fd.with_context(|| format!("open {}", place.path.display()))?))
@@ -329,8 +378,11 @@ fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
             next += t.depth as u64;
             let part = &mut buf[at..at + t.block as usize];
             let from = Instant::now();
-            let done =
-                if t.writes() { file.write_all_at(part, n * t.block) } else { file.read_exact_at(part, n * t.block) };
+            let done = if t.writes() {
+                file.write_all_at(part, n * t.block)
+            } else {
+                file.read_exact_at(part, n * t.block)
+            };
             done.with_context(|| format!("{} of {}", t.name, place.path.display()))?;
             record.add(begun.elapsed(), from.elapsed(), t.block, !t.writes());
         }
@@ -339,7 +391,10 @@ fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
     let all: Vec<Result<Record>> = std::thread::scope(|s| {
         let one = &one;
         let threads: Vec<_> = (0..t.depth).map(|n| s.spawn(move || one(n))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))).collect()
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended"))))
+            .collect()
     });
     let mut whole = Record::default();
     for r in all {
@@ -352,10 +407,15 @@ fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
 fn verdict(iops: f64) -> String {
     let each = ms(1000.0 / iops.max(0.001));
     match iops {
-        n if n >= FIT.0 => format!("fit for a journal: {n:.0} synced writes of 4 KiB a second, {each} each"),
-        n if n >= FIT.1 => format!("will do as a journal: {n:.0} synced writes of 4 KiB a second, {each} each"),
+        n if n >= FIT.0 => {
+            format!("fit for a journal: {n:.0} synced writes of 4 KiB a second, {each} each")
+        }
+        n if n >= FIT.1 => {
+            format!("will do as a journal: {n:.0} synced writes of 4 KiB a second, {each} each")
+        }
         n => format!(
-            "unfit for a journal: only {n:.0} synced writes of 4 KiB a second, {each} each (no power-loss protection?)"
+            "unfit for a journal: only {n:.0} synced writes of 4 KiB a second, {each} each (no \
+                power-loss protection?)"
         ),
     }
 }
@@ -363,9 +423,12 @@ fn verdict(iops: f64) -> String {
 /// What the device says of itself, against what it gives.
 fn claim(iops: f64, facts: &Value) -> String {
     let device = facts["device"].as_str().unwrap_or("what is below");
-    let device = facts["model"].as_str().map_or(device.to_owned(), |model| format!("{device} ({model})"));
+    let device =
+        facts["model"].as_str().map_or(device.to_owned(), |model| format!("{device} ({model})"));
     let turns = match facts["rotational"].as_str() {
-        Some("1") if iops > SPINNING => "a turning disk, and syncs more than one can: a cache answers for it",
+        Some("1") if iops > SPINNING => {
+            "a turning disk, and syncs more than one can: a cache answers for it"
+        }
         Some("1") => "a turning disk, and syncs as one does",
         Some("0") if iops < SPINNING => "no turning disk, and syncs no more than one does",
         Some("0") => "no turning disk, and syncs more than one does",
@@ -408,7 +471,9 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
     let places: Vec<Place> = a.paths.iter().map(|p| Place::new(p, a)).collect::<Result<_>>()?;
     let facts: Vec<Value> = places.iter().map(Place::facts).collect();
     shown.results.set("devices", facts.clone().into());
-    let go = |p: &Place, t: &Test| if fio { by_fio(p, t, a.seconds) } else { by_ourselves(p, t, a.seconds) };
+    let go = |p: &Place, t: &Test| {
+        if fio { by_fio(p, t, a.seconds) } else { by_ourselves(p, t, a.seconds) }
+    };
     let json = |p: &Place, t: &Test, alone: bool, repeat: u64, found: Value| {
         let how = if alone { "alone" } else { "with all others" };
         json!({
@@ -450,7 +515,10 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
                     let ended = |t: std::thread::ScopedJoinHandle<'_, Result<Value>>| {
                         t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))
                     };
-                    threads.into_iter().map(|(p, t)| Ok((p, ended(t)?))).collect::<Result<Vec<(&Place, Value)>>>()
+                    threads
+                        .into_iter()
+                        .map(|(p, t)| Ok((p, ended(t)?)))
+                        .collect::<Result<Vec<(&Place, Value)>>>()
                 })
             };
             let all = watch.during(together)?;
@@ -493,7 +561,8 @@ mod tests {
 
     #[test]
     fn nothing_is_written_through_a_link_nor_into_what_took_a_files_place() {
-        let dir = std::env::temp_dir().join(format!("spirula-lab-disk-links-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("spirula-lab-disk-links-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let victim = dir.join("victim");
         for to in [&victim, &dir.join("nothing")] {
@@ -504,7 +573,8 @@ mod tests {
             fs::remove_file(&link).unwrap();
         }
         assert!(!dir.join("nothing").exists());
-        // Whoever may write to the directory puts a link in the place of a file that is being measured.
+        // Whoever may write to the directory puts a link in the place of a file that is being
+        // measured.
         let place = Place::new(&dir, &args(&dir, false)).unwrap();
         let name = place.made.clone().unwrap();
         assert_eq!(fs::metadata(&name).unwrap().mode() & 0o777, 0o600);
@@ -526,7 +596,8 @@ mod tests {
 
     #[test]
     fn what_another_one_uses_is_not_destroyed() {
-        let dir = std::env::temp_dir().join(format!("spirula-lab-disk-used-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("spirula-lab-disk-used-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("store");
         let held = make(&file).unwrap();
@@ -539,16 +610,23 @@ mod tests {
         // Only root has block devices, and not everywhere.
         let out = Command::new("losetup").args(["-f", "--show"]).arg(&file).output();
         let device = out.ok().filter(|o| o.status.success());
-        if let Some(device) = device.map(|o| PathBuf::from(String::from_utf8_lossy(&o.stdout).trim())) {
+        if let Some(device) =
+            device.map(|o| PathBuf::from(String::from_utf8_lossy(&o.stdout).trim()))
+        {
             let tried = std::panic::catch_unwind(|| {
                 let flags = i32::try_from(OFlags::EXCL.bits()).unwrap();
-                let holder = OpenOptions::new().read(true).custom_flags(flags).open(&device).unwrap();
+                let holder =
+                    OpenOptions::new().read(true).custom_flags(flags).open(&device).unwrap();
                 let e = Place::new(&device, &args(&device, true)).unwrap_err().to_string();
-                assert!(e.contains("is mounted, part of a volume") && e.contains("leave out --destroy"), "{e}");
+                assert!(
+                    e.contains("is mounted, part of a volume") && e.contains("leave out --destroy"),
+                    "{e}"
+                );
                 let place = Place::new(&device, &args(&device, false)).unwrap();
                 assert!(!place.writable && by_ourselves(&place, &TESTS[3], 1).is_ok());
                 drop((place, holder));
-                // A child that another test has just forked has what was held, too, until it is its program.
+                // A child that another test has just forked has what was held, too, until it is its
+                // program.
                 let begun = Instant::now();
                 let place = loop {
                     match Place::new(&device, &args(&device, true)) {
@@ -563,7 +641,9 @@ mod tests {
             Command::new("losetup").arg("-d").arg(&device).status().unwrap();
             tried.unwrap();
         } else {
-            eprintln!("no loop device to be had: what the kernel grants to one holder is not tested");
+            eprintln!(
+                "no loop device to be had: what the kernel grants to one holder is not tested"
+            );
         }
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -599,14 +679,20 @@ mod tests {
             (f["ops"].as_u64(), f["iops"].as_f64(), f["latency_ms"]["p99"].as_f64()),
             (Some(10), Some(5.0), Some(8.0))
         );
-        let counts: Vec<u64> = f["histogram_ms"].as_array().unwrap().iter().map(|p| p[1].as_u64().unwrap()).collect();
+        let counts: Vec<u64> =
+            f["histogram_ms"].as_array().unwrap().iter().map(|p| p[1].as_u64().unwrap()).collect();
         assert_eq!(counts, [3, 7], "{f}");
         let log = "1000, 7, 1, 0, 0\n1001, 5, 1, 0, 0\n1001, 9, 0, 0, 0\n2003, 4, 1, 0, 0\nx\n";
-        let seconds = json!([{"t": 1, "ops": 12, "bytes": 49152}, {"t": 2, "ops": 4, "bytes": 16384}]);
+        let seconds =
+            json!([{"t": 1, "ops": 12, "bytes": 49152}, {"t": 2, "ops": 4, "bytes": 16384}]);
         assert_eq!(Value::from(seconds_of(log, true, 4096)), seconds);
         assert!(of_fio(&json!({}), true).is_none());
-        let facts = json!({"device": "sda", "model": "X", "rotational": "1", "cache": "write back"});
-        assert!(claim(9000.0, &facts).contains("sda (X) claims to be a turning disk, and syncs more than one can"));
+        let facts =
+            json!({"device": "sda", "model": "X", "rotational": "1", "cache": "write back"});
+        assert!(
+            claim(9000.0, &facts)
+                .contains("sda (X) claims to be a turning disk, and syncs more than one can")
+        );
         assert_eq!(claim(9.0, &json!({})), "what is below says nothing about itself");
         assert!(verdict(9000.0).starts_with("fit") && verdict(100.0).starts_with("unfit"));
     }

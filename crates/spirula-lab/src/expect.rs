@@ -1,7 +1,8 @@
 //! What the hardware could have given, and what held the rest up.
 //!
-//! The expected figure is arithmetic on baselines that were measured (`spirula bench disk`, `spirula bench net`) and on the pool's
-//! geometry: disks × what one gives ÷ copies. The bottleneck is named only with its evidence, a figure that was seen while it ran.
+//! The expected figure is arithmetic on baselines that were measured (`spirula bench disk`,
+//! `spirula bench net`) and on the pool's geometry: disks × what one gives ÷ copies. The bottleneck
+//! is named only with its evidence, a figure that was seen while it ran.
 
 use crate::load::Mode;
 use crate::prelude::*;
@@ -38,9 +39,14 @@ impl Geometry {
     pub fn of(map: &OsdMap, name: &str) -> Option<Self> {
         let (id, _) = map.pool_names.iter().find(|(_, n)| *n == name)?;
         let pool = map.pool(*id)?;
-        let osds = (0..map.osd_state.len() as i32).filter(|o| map.is_up(*o) && map.is_in(*o)).count() as u64;
+        let osds = (0..map.osd_state.len() as i32)
+            .filter(|o| map.is_up(*o) && map.is_in(*o))
+            .count() as u64;
         let profile = map.ec_profiles.get(&pool.erasure_code_profile);
-        let k = profile.and_then(|p| p.get("k")).and_then(|k| k.parse().ok()).filter(|_| pool.is_erasure());
+        let k = profile
+            .and_then(|p| p.get("k"))
+            .and_then(|k| k.parse().ok())
+            .filter(|_| pool.is_erasure());
         Some(Self {
             pool: *id,
             name: name.to_owned(),
@@ -95,7 +101,9 @@ impl Baseline {
                 None => tests.push((test.to_owned(), iops, rate, 1.0)),
             }
         }
-        Self { tests: tests.into_iter().map(|(t, iops, rate, n)| (t, iops / n, rate / n)).collect() }
+        Self {
+            tests: tests.into_iter().map(|(t, iops, rate, n)| (t, iops / n, rate / n)).collect(),
+        }
     }
 
     fn get(&self, test: &str) -> Option<(f64, f64)> {
@@ -122,11 +130,19 @@ impl Baseline {
             Some((per_disk, disks * per_disk / copies))
         };
         let read = one(if large { "seqread" } else { "randread" }, 1.0);
-        let write = one(if large { "seqwrite" } else { "syncwrite" }, if large { times } else { g.size as f64 });
+        let write = one(
+            if large { "seqwrite" } else { "syncwrite" },
+            if large { times } else { g.size as f64 },
+        );
         let words = |one: (f64, f64), what: &str, copies: f64| {
-            let copies = if copies == 1.0 { String::new() } else { format!(" ÷ {}", round(copies, 2)) };
+            let copies =
+                if copies == 1.0 { String::new() } else { format!(" ÷ {}", round(copies, 2)) };
             let unit = if large { "requests of that size at its sequential rate" } else { what };
-            format!("{disks} disk{} × {:.0} {unit}{copies}", if disks == 1.0 { "" } else { "s" }, one.0)
+            format!(
+                "{disks} disk{} × {:.0} {unit}{copies}",
+                if disks == 1.0 { "" } else { "s" },
+                one.0
+            )
         };
         let iops = match reads {
             1.0 => read?.1,
@@ -140,13 +156,18 @@ impl Baseline {
                 let copies = if large { times } else { g.size as f64 };
                 let of_writes = words(w, "synced 4 KiB writes", copies);
                 match r.filter(|_| reads > 0.0) {
-                    Some(r) => format!("{of_writes} for writes, {} for reads", words(r, "random 4 KiB reads", 1.0)),
+                    Some(r) => format!(
+                        "{of_writes} for writes, {} for reads",
+                        words(r, "random 4 KiB reads", 1.0)
+                    ),
                     None => of_writes,
                 }
             }
             _ => return None,
         };
-        Some(json!({"iops": round(iops, 1), "bytes_per_s": round(iops * size as f64, 0), "how": how}))
+        Some(
+            json!({"iops": round(iops, 1), "bytes_per_s": round(iops * size as f64, 0), "how": how}),
+        )
     }
 }
 
@@ -161,7 +182,10 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
     if let Some((name, rate, speed)) = &used.net
         && rate / speed > 0.85
     {
-        return said("one network link", format!("{name} carried {} of {}", bytes_rate(*rate), bytes_rate(*speed)));
+        return said(
+            "one network link",
+            format!("{name} carried {} of {}", bytes_rate(*rate), bytes_rate(*speed)),
+        );
     }
     if used.busy > 0.88 {
         let who = match whose {
@@ -169,16 +193,25 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
             None => String::new(),
         };
         let who = if used.others > 0.2 {
-            format!("{who}; {:.2} cores went to what is neither the cluster's nor the load generator's", used.others)
+            format!(
+                "{who}; {:.2} cores went to what is neither the cluster's nor the load generator's",
+                used.others
+            )
         } else {
             who
         };
-        return said("CPU of this machine", format!("its CPUs were {} busy{who}", percent(used.busy)));
+        return said(
+            "CPU of this machine",
+            format!("its CPUs were {} busy{who}", percent(used.busy)),
+        );
     }
     if let Some((name, thread, part)) = &used.thread
         && *part > 0.9
     {
-        return said("CPU: one thread", format!("thread {thread} of {name} used {} of a core", percent(*part)));
+        return said(
+            "CPU: one thread",
+            format!("thread {thread} of {name} used {} of a core", percent(*part)),
+        );
     }
     if let Some((name, part, flushes)) = &used.sync
         && *part > SYNC_BOUND
@@ -186,7 +219,8 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
         return said(
             "syncs of a disk",
             format!(
-                "{name} flushed its cache {flushes:.0} times a second, {:.2} ms each: {} of the time, on the way of every write; CPUs were {} busy",
+                "{name} flushed its cache {flushes:.0} times a second, {:.2} ms each: {} of the \
+                    time, on the way of every write; CPUs were {} busy",
                 1000.0 * part / flushes.max(1e-9),
                 percent(part.min(1.0)),
                 percent(used.busy)
@@ -199,17 +233,20 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
         return said(
             "disk",
             format!(
-                "{name} was busy {} of the time with {writes:.0} writes a second; CPUs waited for disks {}",
+                "{name} was busy {} of the time with {writes:.0} writes a second; CPUs waited for \
+                    disks {}",
                 percent(*busy),
                 percent(used.iowait)
             ),
         );
     }
-    // By Little's law what is in flight is rate × time: nothing was full, so time was spent waiting for each single answer.
+    // By Little's law what is in flight is rate × time: nothing was full, so time was spent waiting
+    // for each single answer.
     said(
         "latency of single requests",
         format!(
-            "{in_flight} in flight at {mean_ms:.2} ms each are {iops:.0} a second; CPUs were {} busy, disks {}: more in flight may give more",
+            "{in_flight} in flight at {mean_ms:.2} ms each are {iops:.0} a second; CPUs were {} \
+                busy, disks {}: more in flight may give more",
             percent(used.busy),
             used.disk.as_ref().map_or("idle".to_owned(), |d| percent(d.1)),
         ),
@@ -242,18 +279,29 @@ mod tests {
     #[test]
     fn a_bottleneck_is_named_with_its_evidence() {
         let busy = Used { busy: 0.97, daemons: vec![("osd.3".into(), 1.6)], ..Used::default() };
-        assert!(bottleneck(&busy, 16, 100.0, 1.0)["evidence"].as_str().unwrap().contains("osd.3 with 1.60 cores"));
+        assert!(
+            bottleneck(&busy, 16, 100.0, 1.0)["evidence"]
+                .as_str()
+                .unwrap()
+                .contains("osd.3 with 1.60 cores")
+        );
         let disk = Used { busy: 0.2, disk: Some(("sda".into(), 0.99, 300.0)), ..Used::default() };
         assert_eq!(bottleneck(&disk, 16, 100.0, 1.0)["what"], "disk");
         let sync = Used { sync: Some(("sda".into(), 0.9, 600.0)), ..disk };
         let sync = bottleneck(&sync, 16, 100.0, 1.0);
         assert_eq!(sync["what"], "syncs of a disk");
         assert!(
-            sync["evidence"].as_str().unwrap().contains("600 times a second, 1.50 ms each: 90 % of the time"),
+            sync["evidence"]
+                .as_str()
+                .unwrap()
+                .contains("600 times a second, 1.50 ms each: 90 % of the time"),
             "{sync}"
         );
         let net = Used { net: Some(("eth0".into(), 120e6, 125e6)), ..Used::default() };
         assert_eq!(bottleneck(&net, 16, 100.0, 1.0)["what"], "one network link");
-        assert_eq!(bottleneck(&Used::default(), 1, 100.0, 10.0)["what"], "latency of single requests");
+        assert_eq!(
+            bottleneck(&Used::default(), 1, 100.0, 10.0)["what"],
+            "latency of single requests"
+        );
     }
 }

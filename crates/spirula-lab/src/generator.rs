@@ -1,8 +1,10 @@
-//! Generators that are processes of their own, on this host or on others: a load is spread over them, and what they find is added up.
+//! Generators that are processes of their own, on this host or on others: a load is spread over
+//! them, and what they find is added up.
 //!
-//! Whoever measures starts each by a command ([`Via`]: itself for `localhost`, else `ssh HOST spirula`), and talks with it by lines of
-//! JSON through its standard input and output: no port is opened, and who may start a program there may generate load there. The
-//! generator connects to the cluster by itself, with the `ceph.conf` that stands on its host under the same path.
+//! Whoever measures starts each by a command ([`Via`]: itself for `localhost`, else `ssh HOST
+//! spirula`), and talks with it by lines of JSON through its standard input and output: no port is
+//! opened, and who may start a program there may generate load there. The generator connects to the
+//! cluster by itself, with the `ceph.conf` that stands on its host under the same path.
 //!
 //! | from | line | |
 //! |---|---|---|
@@ -13,8 +15,9 @@
 //! | generator | `{"ended": {…}}` | the load is over: what it found |
 //! | generator | `{"failed": "…"}` | it cannot go on; it ends |
 //!
-//! When its input ends a generator ends its load, and itself: it does not outlive who started it. Objects are not its business: the
-//! note in the pool is the measurer's ([`crate::litter`]), and names the objects of all generators.
+//! When its input ends a generator ends its load, and itself: it does not outlive who started it.
+//! Objects are not its business: the note in the pool is the measurer's ([`crate::litter`]), and
+//! names the objects of all generators.
 
 use crate::args::{GeneratorArgs, Lab};
 use crate::bail;
@@ -107,7 +110,10 @@ impl Via {
             template.split_whitespace().map(|w| w.replace("{}", host)).collect()
         };
         if words.is_empty() {
-            bail!("--via is empty; it says how spirula is started on a host, for example 'ssh {{}} spirula'");
+            bail!(
+                "--via is empty; it says how spirula is started on a host, for example 'ssh {{}} \
+                    spirula'"
+            );
         }
         Ok(Self { host: host.to_owned(), words })
     }
@@ -151,16 +157,20 @@ impl Remote {
     /// # Errors
     /// When it cannot be started or does not reach the cluster.
     pub fn start(via: &Via, conf: &Path, user: &str, memory: usize) -> Result<Self> {
-        let conf = std::fs::canonicalize(conf).with_context(|| format!("find {}", conf.display()))?;
-        let args: Vec<String> = ["bench", "generator", "--conf", &conf.display().to_string(), "--name", user]
-            .iter()
-            .map(|w| (*w).to_owned())
-            .chain(["--memory".to_owned(), memory.to_string()])
-            .collect();
+        let conf =
+            std::fs::canonicalize(conf).with_context(|| format!("find {}", conf.display()))?;
+        let args: Vec<String> =
+            ["bench", "generator", "--conf", &conf.display().to_string(), "--name", user]
+                .iter()
+                .map(|w| (*w).to_owned())
+                .chain(["--memory".to_owned(), memory.to_string()])
+                .collect();
         let mut command = via.command(&args);
         // Its errors are for whoever watches.
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
-        let mut child = spawned.with_context(|| format!("start a generator by '{}'", via.words.join(" ")))?;
+        let spawned =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let mut child =
+            spawned.with_context(|| format!("start a generator by '{}'", via.words.join(" ")))?;
         let output = child.stdout.take().context("a generator has no output")?;
         let input = child.stdin.take();
         let (tx, said) = mpsc::sync_channel(64);
@@ -176,9 +186,15 @@ impl Remote {
         });
         let mut remote = Self { host: via.host.clone(), child, input, said };
         reader.context("start a thread")?;
-        let hello = remote.hear(PATIENCE)?.with_context(|| format!("the generator on {} is not up", via.host))?;
+        let hello = remote
+            .hear(PATIENCE)?
+            .with_context(|| format!("the generator on {} is not up", via.host))?;
         if hello["generator"] != VERSION {
-            bail!("{}: spirula there is of another version, its generators cannot be used with this one", via.host);
+            bail!(
+                "{}: spirula there is of another version, its generators cannot be used with this \
+                    one",
+                via.host
+            );
         }
         Ok(remote)
     }
@@ -192,7 +208,9 @@ impl Remote {
             },
             Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
             Ok(Err(why)) => bail!("the generator on {} ended ({why})", self.host),
-            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the generator on {} ended", self.host),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                bail!("the generator on {} ended", self.host)
+            }
         }
     }
 
@@ -250,9 +268,16 @@ impl Generator {
     ///
     /// # Errors
     /// When the generator has ended before its load.
-    pub fn ended(&mut self, running: &mut Running, live: &Live, within: Duration) -> Result<Option<Outcome>> {
+    pub fn ended(
+        &mut self,
+        running: &mut Running,
+        live: &Live,
+        within: Duration,
+    ) -> Result<Option<Outcome>> {
         match (self, running) {
-            (Self::Here(_), Running::Here(driven)) => Ok(driven.ended(within).map(|load| Outcome::of(&load))),
+            (Self::Here(_), Running::Here(driven)) => {
+                Ok(driven.ended(within).map(|load| Outcome::of(&load)))
+            }
             (Self::There(remote), Running::There(told)) => {
                 if !*told && live.stop.load(Ordering::Relaxed) {
                     *told = true;
@@ -264,7 +289,9 @@ impl Generator {
                     return Ok(None);
                 }
                 let ended = Outcome::from_json(&v["ended"]);
-                ended.map(Some).with_context(|| format!("the generator on {} says what it should not", remote.host))
+                ended.map(Some).with_context(|| {
+                    format!("the generator on {} says what it should not", remote.host)
+                })
             }
             _ => bail!("a load of another generator"),
         }
@@ -280,7 +307,8 @@ fn plan_json(p: &Plan) -> Value {
     })
 }
 
-/// A plan as it was told; `None` where it is none, or one that would take more than a generator has.
+/// A plan as it was told; `None` where it is none, or one that would take more than a generator
+/// has.
 fn plan_of(v: &Value) -> Option<Plan> {
     let seconds = |key: &str| {
         let s = v[key].as_f64().filter(|s| (0.0..=1e6).contains(s))?;
@@ -291,7 +319,9 @@ fn plan_of(v: &Value) -> Option<Plan> {
         "seq" => Mode::Seq,
         "rand" => Mode::Rand,
         "randwrite" => Mode::RandWrite,
-        "mixed" => Mode::Mixed(v["read_percent"].as_u64().and_then(|p| u8::try_from(p).ok()).filter(|p| *p <= 100)?),
+        "mixed" => Mode::Mixed(
+            v["read_percent"].as_u64().and_then(|p| u8::try_from(p).ok()).filter(|p| *p <= 100)?,
+        ),
         _ => return None,
     };
     let size = v["size"].as_u64().filter(|n| (1..=64 << 20).contains(n))?;
@@ -326,8 +356,10 @@ enum Told {
 fn told(line: Result<Value, String>) -> Told {
     match line {
         Ok(v) if v["stop"] == true => Told::Stop,
-        Ok(v) => plan_of(&v["plan"])
-            .map_or_else(|| Told::Nonsense("no plan of this version".into()), |p| Told::Plan(Box::new(p))),
+        Ok(v) => plan_of(&v["plan"]).map_or_else(
+            || Told::Nonsense("no plan of this version".into()),
+            |p| Told::Plan(Box::new(p)),
+        ),
         Err(_) => Told::End,
     }
 }
@@ -467,21 +499,38 @@ mod tests {
     fn what_a_generator_found_comes_over_whole() {
         let mut record = Record::default();
         for i in 1..2000u64 {
-            record.add(Duration::from_millis(i * 3), Duration::from_micros(i * i), 4096, i % 3 == 0);
+            record.add(
+                Duration::from_millis(i * 3),
+                Duration::from_micros(i * i),
+                4096,
+                i % 3 == 0,
+            );
         }
         (record.errors, record.missed) = (2, 3);
-        let there = Outcome { record, operations: 2001, objects: 501, failed: Some("full".into()), cpu: 1.5 };
+        let there = Outcome {
+            record,
+            operations: 2001,
+            objects: 501,
+            failed: Some("full".into()),
+            cpu: 1.5,
+        };
         let text = there.json().to_string();
         let here = Outcome::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
         assert_eq!(here.record.json(), there.record.json());
-        assert_eq!((here.operations, here.objects, here.failed, here.cpu), (2001, 501, Some("full".into()), 1.5));
+        assert_eq!(
+            (here.operations, here.objects, here.failed, here.cpu),
+            (2001, 501, Some("full".into()), 1.5)
+        );
         assert!(Outcome::from_json(&json!({})).is_none());
     }
 
     #[test]
     fn a_host_is_reached_by_its_command() {
         let words = |host: &str, via: &str| Via::new(host, via).map(|v| v.words);
-        assert_eq!(words("b", "ssh -p 22 {} spirula").unwrap(), ["ssh", "-p", "22", "b", "spirula"]);
+        assert_eq!(
+            words("b", "ssh -p 22 {} spirula").unwrap(),
+            ["ssh", "-p", "22", "b", "spirula"]
+        );
         assert_eq!(words("localhost", "ssh {} spirula").unwrap().len(), 1);
         assert!(words("-oProxyCommand=x", "ssh {} spirula").is_err(), "an option of ssh");
         assert!(words("b", " ").is_err());

@@ -1,12 +1,15 @@
-//! The lab: `spirula bench` measures a cluster, `spirula drill` breaks it under a verifying load, `spirula report` shows it.
+//! The lab: `spirula bench` measures a cluster, `spirula drill` breaks it under a verifying load,
+//! `spirula report` shows it.
 //!
-//! It is a client like any other ([`session`], on `spirula-client`), so that it works on a Spirula and on a Ceph alike. Besides
-//! that it looks at this machine ([`used`]) and starts the field's tools where they are installed (fio, mariadb).
+//! It is a client like any other ([`session`], on `spirula-client`), so that it works on a Spirula
+//! and on a Ceph alike. Besides that it looks at this machine ([`used`]) and starts the field's
+//! tools where they are installed (fio, mariadb).
 //!
-//! * [`load`] — what is asked next, and how long it took: a state machine; [`record`] — what it found
+//! * [`load`] — what is asked next, and how long it took: a state machine; [`record`] — what it
+//!   found
 //! * [`generator`] — loads that come from several processes and hosts
-//! * [`objects`], [`disk`], [`net`], [`block`], [`mysql`], [`s3`], [`all`], [`compare`] — the measurements; [`expect`] — what the hardware
-//!   could have given
+//! * [`objects`], [`disk`], [`net`], [`block`], [`mysql`], [`s3`], [`all`], [`compare`] — the
+//!   measurements; [`expect`] — what the hardware could have given
 //! * [`drill`] — what breaks, and what came of it
 //! * [`mounted`] — an image as a directory
 //! * [`litter`] — a run that was killed leaves nothing behind

@@ -1,15 +1,18 @@
 //! A run leaves nothing behind, also one that is killed.
 //!
-//! Before a run writes its first object it writes a note into the pool, `spirula-bench.run.HOST.N`: who it is and what its objects
-//! are called. It takes the first `N` whose note is not there or names a process that is gone, after removing what that one left.
-//! A note goes when the objects of its run are gone. So whatever was killed is found by the next run on that host, or by
-//! `spirula bench clean`; a run of which nothing is known cannot be there.
+//! Before a run writes its first object it writes a note into the pool, `spirula-bench.run.HOST.N`:
+//! who it is and what its objects are called. It takes the first `N` whose note is not there or
+//! names a process that is gone, after removing what that one left. A note goes when the objects of
+//! its run are gone. So whatever was killed is found by the next run on that host, or by `spirula
+//! bench clean`; a run of which nothing is known cannot be there.
 //!
-//! A name is not a machine: two may be called alike, and processes of a container are not those of its host. So a note says on which
-//! machine and among which processes its run is; of a run that is elsewhere nobody here can say whether it lives, and it is left alone.
+//! A name is not a machine: two may be called alike, and processes of a container are not those of
+//! its host. So a note says on which machine and among which processes its run is; of a run that is
+//! elsewhere nobody here can say whether it lives, and it is left alone.
 //!
-//! A note does not say how many objects there are: a generator writes them in order ([`crate::load`]) and removes them from the end,
-//! so they are a range from 0 with holes only among its last. Its end is found by doubling and halving.
+//! A note does not say how many objects there are: a generator writes them in order
+//! ([`crate::load`]) and removes them from the end, so they are a range from 0 with holes only
+//! among its last. Its end is found by doubling and halving.
 
 use crate::bail;
 use crate::load::{Load, Mode, Plan, name};
@@ -55,7 +58,11 @@ fn whose(v: &Value, here: &str) -> Whose {
     if v["where"].as_str().is_some_and(|w| w != here) {
         return Whose::Elsewhere;
     }
-    if born(number("pid")).is_some_and(|start| start == number("start")) { Whose::Living } else { Whose::Dead }
+    if born(number("pid")).is_some_and(|start| start == number("start")) {
+        Whose::Living
+    } else {
+        Whose::Dead
+    }
 }
 
 /// The note of a run that is under way.
@@ -71,12 +78,19 @@ pub struct Note {
 
 fn request(pool: PoolId, object: &str, ops: Vec<OsdOp>, flags: u32) -> Request {
     let locator = ObjectLocator { pool, ..ObjectLocator::default() };
-    let mut r = Request::new(locator, Bytes::copy_from_slice(object.as_bytes()), ops, clock::wall());
+    let mut r =
+        Request::new(locator, Bytes::copy_from_slice(object.as_bytes()), ops, clock::wall());
     r.flags = flags;
     r
 }
 
-fn one(session: &Session, pool: PoolId, object: &str, ops: Vec<OsdOp>, flags: u32) -> Result<Reply> {
+fn one(
+    session: &Session,
+    pool: PoolId,
+    object: &str,
+    ops: Vec<OsdOp>,
+    flags: u32,
+) -> Result<Reply> {
     session
         .op(request(pool, object, ops, flags), PATIENCE)
         .context("the pool does not serve requests (are its PGs active? 'ceph -s' says)")
@@ -162,7 +176,8 @@ impl Note {
         Ok(false)
     }
 
-    /// Removes the objects of a run of which the number of objects is not known; gives how many were asked for.
+    /// Removes the objects of a run of which the number of objects is not known; gives how many
+    /// were asked for.
     ///
     /// # Errors
     /// When the cluster does not do it.
@@ -177,9 +192,18 @@ impl Note {
                 }
                 while low + 1 < high {
                     let middle = low + (high - low) / 2;
-                    if self.is_there(session, &prefix, middle)? { low = middle } else { high = middle }
+                    if self.is_there(session, &prefix, middle)? {
+                        low = middle
+                    } else {
+                        high = middle
+                    }
                 }
-                all += remove(session, self.pool, &prefix, high + self.in_flight.max(REMOVALS as u64))?;
+                all += remove(
+                    session,
+                    self.pool,
+                    &prefix,
+                    high + self.in_flight.max(REMOVALS as u64),
+                )?;
             }
         }
         self.forget(session)?;
@@ -261,7 +285,10 @@ fn remove(session: &Session, pool: PoolId, prefix: &str, objects: u64) -> Result
         }
         let now = live.ops.load(std::sync::atomic::Ordering::Relaxed);
         if now == seen {
-            bail!("objects cannot be removed: the OSDs do not answer; 'spirula bench clean' removes them later");
+            bail!(
+                "objects cannot be removed: the OSDs do not answer; 'spirula bench clean' removes \
+                    them later"
+            );
         }
         seen = now;
     }
@@ -282,7 +309,8 @@ pub fn is_empty(session: &Session, pool: PoolId, pg_num: u32) -> Result<bool> {
                 ..ObjectLocator::default()
             };
             let ask = OsdOp::pgnls(64, 0, &cursor);
-            let reply = session.op(Request::new(locator, Bytes::new(), vec![ask], clock::wall()), PATIENCE)?;
+            let reply = session
+                .op(Request::new(locator, Bytes::new(), vec![ask], clock::wall()), PATIENCE)?;
             if reply.result < 0 {
                 bail!("list the objects of PG {pool}.{pg:x}: error {}", -reply.result);
             }
@@ -307,19 +335,22 @@ fn listed(out: &[u8]) -> Result<(HObject, u32), DecodeError> {
     d.versioned("a list of objects", 1, |d, _| Ok((d.get()?, d.u32()?)))
 }
 
-/// What dead runs left in the pool is removed, those that this host's name stands on. Gives how many runs that were, and how many
-/// were left alone: of this host those that live, and those of another machine that is called like it. With `gone` nobody
-/// of that name runs any more, wherever it is, but for what lives here.
+/// What dead runs left in the pool is removed, those that this host's name stands on. Gives how
+/// many runs that were, and how many were left alone: of this host those that live, and those of
+/// another machine that is called like it. With `gone` nobody of that name runs any more, wherever
+/// it is, but for what lives here.
 ///
 /// # Errors
-/// When the pool does not answer, or what a run left cannot be removed; then the others' is removed nevertheless.
+/// When the pool does not answer, or what a run left cannot be removed; then the others' is removed
+/// nevertheless.
 pub fn clean(session: &Session, pool: PoolId, host: &str, gone: bool) -> Result<(u32, u32)> {
     let (mut dead, mut left, mut failed) = (0, 0, Ok(()));
     for n in 0..NOTES {
         match Note::read(session, pool, &format!("spirula-bench.run.{host}.{n}"))? {
             Some((_, Whose::Living)) => left += 1,
             Some((_, Whose::Elsewhere)) if !gone => left += 1,
-            // What one run left and cannot be removed keeps nobody from removing what the others did.
+            // What one run left and cannot be removed keeps nobody from removing what the others
+            // did.
             Some((note, _)) => match note.clear(session) {
                 Ok(_) => dead += 1,
                 Err(e) => failed = failed.and(Err(e)),
@@ -330,8 +361,8 @@ pub fn clean(session: &Session, pool: PoolId, host: &str, gone: bool) -> Result<
     failed.map(|()| (dead, left))
 }
 
-/// What runs of this host's name are called that are to be left alone: those that live, and those of which nobody here can say. With
-/// `gone` nobody of that name runs elsewhere.
+/// What runs of this host's name are called that are to be left alone: those that live, and those
+/// of which nobody here can say. With `gone` nobody of that name runs elsewhere.
 ///
 /// # Errors
 /// When the pool does not answer.
@@ -356,12 +387,18 @@ mod tests {
     fn only_what_ran_here_and_is_gone_is_dead() {
         let pid = u64::from(std::process::id());
         let start = born(pid).unwrap();
-        let of = |pid: u64, start: u64, at: &str| whose(&json!({"pid": pid, "start": start, "where": at}), "here");
+        let of = |pid: u64, start: u64, at: &str| {
+            whose(&json!({"pid": pid, "start": start, "where": at}), "here")
+        };
         assert_eq!(of(pid, start, "here"), Whose::Living);
         assert_eq!(of(pid, start + 1, "here"), Whose::Dead, "another process has the number now");
         assert_eq!(of(pid, start + 1, "there"), Whose::Elsewhere);
         assert_eq!(of(u64::MAX, start, "there"), Whose::Elsewhere);
-        assert_eq!(whose(&json!({"pid": pid, "start": start + 1}), "here"), Whose::Dead, "an older version's");
+        assert_eq!(
+            whose(&json!({"pid": pid, "start": start + 1}), "here"),
+            Whose::Dead,
+            "an older version's"
+        );
         assert_eq!(here(), here());
     }
 

@@ -1,17 +1,22 @@
-//! The load: what is asked next, and how long each answer took. A state machine without clock or I/O.
+//! The load: what is asked next, and how long each answer took. A state machine without clock or
+//! I/O.
 //!
-//! **Latency.** Without a rate, an operation is counted from when it is sent: as many are in flight as were asked for, and a
-//! cluster that stands still is asked less ("coordinated omission"). With a rate ([`Plan::rate`]) operation `i` is due at `i ÷ rate`
-//! and is counted from there, whether it could be sent then or not. So what a real client would have waited is counted.
+//! **Latency.** Without a rate, an operation is counted from when it is sent: as many are in flight
+//! as were asked for, and a cluster that stands still is asked less ("coordinated omission"). With
+//! a rate ([`Plan::rate`]) operation `i` is due at `i ÷ rate` and is counted from there, whether it
+//! could be sent then or not. So what a real client would have waited is counted.
 //!
-//! What was due within the time is begun also after its end, for as long again; what is due then and was not begun is missed
-//! ([`Load::missed`]), and a latency that does not know of it would be a lie.
+//! What was due within the time is begun also after its end, for as long again; what is due then
+//! and was not begun is missed ([`Load::missed`]), and a latency that does not know of it would be
+//! a lie.
 //!
-//! **What counts.** An operation that ends during the warm-up is not recorded. After the time is over nothing more is sent, and
-//! what is under way is awaited and counted, as `rados bench` does: rates are over the time until the last answer.
+//! **What counts.** An operation that ends during the warm-up is not recorded. After the time is
+//! over nothing more is sent, and what is under way is awaited and counted, as `rados bench` does:
+//! rates are over the time until the last answer.
 //!
-//! **Order of writes.** New objects are written in the order of their numbers, at most [`Plan::in_flight`] at a time; so whatever
-//! a run that was killed leaves is a range without holes but for its last numbers ([`crate::litter`]).
+//! **Order of writes.** New objects are written in the order of their numbers, at most
+//! [`Plan::in_flight`] at a time; so whatever a run that was killed leaves is a range without holes
+//! but for its last numbers ([`crate::litter`]).
 
 use crate::prelude::*;
 use crate::record::Record;
@@ -275,12 +280,14 @@ impl Load {
             _ => vec![OsdOp::write(offset, self.payload.clone())],
         };
         let locator = ObjectLocator { pool: self.plan.pool, ..ObjectLocator::default() };
-        // The load looks at no clock of the wall: objects' times of change are the time since it began.
+        // The load looks at no clock of the wall: objects' times of change are the time since it
+        // began.
         let mtime = UTime { sec: now.as_secs() as u32, nsec: now.subsec_nanos() };
         let mut request = Request::new(locator, name(&self.plan.prefix, number), ops, mtime);
         if !is_read {
             // An error when there is no room, not a wait without end.
-            request.flags |= if self.plan.mode == Mode::Remove { flag::FULL_FORCE } else { flag::FULL_TRY };
+            request.flags |=
+                if self.plan.mode == Mode::Remove { flag::FULL_FORCE } else { flag::FULL_TRY };
         }
         self.slots[slot as usize] = Slot { from, is_read };
         self.next += 1;
@@ -300,7 +307,9 @@ impl Load {
     pub fn missed(&self) -> u64 {
         let time = (self.plan.warm_up + self.plan.time).as_secs_f64();
         let most = self.plan.most.unwrap_or(u64::MAX);
-        self.plan.rate.map_or(0, |rate| ((rate * time).ceil() as u64).min(most).saturating_sub(self.next))
+        self.plan
+            .rate
+            .map_or(0, |rate| ((rate * time).ceil() as u64).min(most).saturating_sub(self.next))
     }
 
     fn under_way(&self) -> usize {
@@ -314,7 +323,9 @@ impl Load {
         }
         match -reply.result {
             0 => {}
-            errno::ENOSPC | errno::EDQUOT => return Err(format!("{what}: no space left in the pool")),
+            errno::ENOSPC | errno::EDQUOT => {
+                return Err(format!("{what}: no space left in the pool"));
+            }
             errno::ENOENT => return Err(format!("{what}: the object, or its pool, is not there")),
             e => return Err(format!("{what} failed: error {e}")),
         }
@@ -416,10 +427,15 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_late_delays_all_that_was_due_meanwhile() {
-        // 100 a second, one in flight: the first answer comes after a second. A generator that counts from when it
-        // sends would say: one took a second, the others nothing.
+        // 100 a second, one in flight: the first answer comes after a second. A generator that
+        // counts from when it sends would say: one took a second, the others nothing.
         let (mut out, mut now) = (Vec::new(), at(6000));
-        let mut l = Load::new(Plan { rate: Some(100.0), in_flight: 1, time: at(3000), ..plan(Mode::Write) });
+        let mut l = Load::new(Plan {
+            rate: Some(100.0),
+            in_flight: 1,
+            time: at(3000),
+            ..plan(Mode::Write)
+        });
         l.tick(at(5000), &mut out);
         assert_eq!(out.len(), 1);
         let first = out.remove(0);
@@ -442,7 +458,12 @@ mod tests {
     #[test]
     fn what_was_due_within_the_time_is_asked_after_it_or_counted_as_missed() {
         for (late, missed) in [(1500, 0), (2500, 99)] {
-            let mut l = Load::new(Plan { rate: Some(100.0), in_flight: 1, time: at(1000), ..plan(Mode::Write) });
+            let mut l = Load::new(Plan {
+                rate: Some(100.0),
+                in_flight: 1,
+                time: at(1000),
+                ..plan(Mode::Write)
+            });
             let mut out = Vec::new();
             l.tick(at(5000), &mut out);
             while let Some(o) = out.pop() {
@@ -474,7 +495,12 @@ mod tests {
         let mut l = Load::new(plan(Mode::Write));
         let mut out = Vec::new();
         l.tick(at(1), &mut out);
-        let full = Reply { result: -errno::ENOSPC, ops: Vec::new(), version: EVersion::default(), user_version: 0 };
+        let full = Reply {
+            result: -errno::ENOSPC,
+            ops: Vec::new(),
+            version: EVersion::default(),
+            user_version: 0,
+        };
         l.done(at(2), out[0].tag, full.clone(), &mut out);
         assert!(!l.finished(), "one is still under way");
         let tag = out[1].tag;

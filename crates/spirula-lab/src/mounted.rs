@@ -1,11 +1,14 @@
-//! An image as a directory, for as long as something is measured in it: mapped by this program (`spirula map`, which any Ceph lets
-//! in), given an ext4 where it holds nothing, mounted.
+//! An image as a directory, for as long as something is measured in it: mapped by this program
+//! (`spirula map`, which any Ceph lets in), given an ext4 where it holds nothing, mounted.
 //!
-//! It is mounted in a place below [`PLACES`] that follows from cluster and image. So what a run left that was killed is found there by the
-//! next one, and undone first: two mounts of one image would destroy what is on it. A run that goes on is known by its lock beside that
-//! place. Whoever else uses the image, here or on another machine, watches its header, as librbd, the kernel and `spirula map` do: an image
-//! that is watched is refused. Only who may not watch is not seen, a reader without the right to; and nobody is stopped from opening it later.
-//! Only what holds nothing but zeros, to its end, is given a file system: nothing says of other data that it begins early.
+//! It is mounted in a place below [`PLACES`] that follows from cluster and image. So what a run
+//! left that was killed is found there by the next one, and undone first: two mounts of one image
+//! would destroy what is on it. A run that goes on is known by its lock beside that place. Whoever
+//! else uses the image, here or on another machine, watches its header, as librbd, the kernel and
+//! `spirula map` do: an image that is watched is refused. Only who may not watch is not seen, a
+//! reader without the right to; and nobody is stopped from opening it later. Only what holds
+//! nothing but zeros, to its end, is given a file system: nothing says of other data that it begins
+//! early.
 
 use crate::bail;
 use crate::prelude::*;
@@ -66,14 +69,20 @@ fn device_at(mounts: &str, at: &Path) -> Option<String> {
         .replace(' ', "\\040")
         .replace('\t', "\\011")
         .replace('\n', "\\012");
-    let found =
-        mounts.lines().filter_map(|l| l.split_once(' ')).filter(|(_, rest)| rest.split(' ').next() == Some(&*at));
+    let found = mounts
+        .lines()
+        .filter_map(|l| l.split_once(' '))
+        .filter(|(_, rest)| rest.split(' ').next() == Some(&*at));
     found.map(|(device, _)| device.to_owned()).next_back()
 }
 
 /// Does a device hold nothing at all?
 fn is_blank(device: &str) -> Result<bool> {
-    let out = Command::new("blkid").args(["-p", device]).stdin(Stdio::null()).output().context("start blkid")?;
+    let out = Command::new("blkid")
+        .args(["-p", device])
+        .stdin(Stdio::null())
+        .output()
+        .context("start blkid")?;
     match out.status.code() {
         Some(0) => return Ok(false),
         // It knows nothing of what is there, if anything is.
@@ -119,10 +128,14 @@ fn watchers(session: &Session, image: &str) -> Result<Vec<Watcher>> {
     let (place, name) = image.rsplit_once('/').context("an image is POOL/IMAGE")?;
     let (pool, namespace) = place.split_once('/').unwrap_or((place, ""));
     let wanted = pool.to_owned();
-    let pool =
-        session.look(move |map| map.pool_by_name(&wanted))?.with_context(|| format!("there is no pool '{pool}'"))?;
-    let at =
-        ObjectLocator { pool, namespace: Bytes::copy_from_slice(namespace.as_bytes()), ..ObjectLocator::default() };
+    let pool = session
+        .look(move |map| map.pool_by_name(&wanted))?
+        .with_context(|| format!("there is no pool '{pool}'"))?;
+    let at = ObjectLocator {
+        pool,
+        namespace: Bytes::copy_from_slice(namespace.as_bytes()),
+        ..ObjectLocator::default()
+    };
     // The output of one operation on one object, if that is there.
     let ask = |object: String, what: OsdOp| -> Result<Option<Bytes>> {
         let request = Request::new(at.clone(), object.into(), vec![what], clock::wall());
@@ -138,7 +151,9 @@ fn watchers(session: &Session, image: &str) -> Result<Vec<Watcher>> {
     };
     let id = header::text(&id).with_context(|| format!("{image}: read its id"))?;
     let object = format!("rbd_header.{}", String::from_utf8_lossy(&id));
-    let Some(said) = ask(object, OsdOp::new(op::LIST_WATCHERS))? else { bail!("{image}: its header is gone") };
+    let Some(said) = ask(object, OsdOp::new(op::LIST_WATCHERS))? else {
+        bail!("{image}: its header is gone")
+    };
     Watcher::read(&said).with_context(|| format!("{image}: read who uses it"))
 }
 
@@ -153,8 +168,10 @@ fn refuse_used(session: &Session, image: &str, grace: Duration) -> Result<()> {
         if begun.elapsed() >= grace {
             let by: Vec<String> = by.iter().map(Watcher::who).collect();
             bail!(
-                "{image} is in use by {}: two that write to one file system destroy it; give an image that nothing else uses \
-                 ('spirula mapped' says what is mapped here; a client that was killed is forgotten after 30 s)",
+                "{image} is in use by {}: two that write to one file system destroy it; give an \
+                    image that nothing else uses \
+                 ('spirula mapped' says what is mapped here; a client that was killed is forgotten \
+                 after 30 s)",
                 by.join(", ")
             );
         }
@@ -163,12 +180,12 @@ fn refuse_used(session: &Session, image: &str, grace: Duration) -> Result<()> {
 }
 
 impl Mounted {
-    /// Mounts the image (POOL/IMAGE) of the cluster with this fsid. `before` is called with the place first, where a run that was killed
-    /// left it mounted.
+    /// Mounts the image (POOL/IMAGE) of the cluster with this fsid. `before` is called with the
+    /// place first, where a run that was killed left it mounted.
     ///
     /// # Errors
-    /// When this machine lacks what it takes (root, FUSE, loop devices), or the image is not there, is in use, or holds what cannot be
-    /// mounted.
+    /// When this machine lacks what it takes (root, FUSE, loop devices), or the image is not there,
+    /// is in use, or holds what cannot be mounted.
     pub fn new(
         way: &Way,
         session: &Session,
@@ -177,7 +194,8 @@ impl Mounted {
         before: impl Fn(&Path) -> Result<()>,
     ) -> Result<Self> {
         let at = Path::new(PLACES).join(format!("{fsid}-{}", image.replace('/', "@")));
-        fs::create_dir_all(PLACES).with_context(|| format!("make {PLACES}; a mapped image needs root"))?;
+        fs::create_dir_all(PLACES)
+            .with_context(|| format!("make {PLACES}; a mapped image needs root"))?;
         let lock = PathBuf::from(format!("{}.lock", at.display()));
         let lock = File::create(&lock).with_context(|| format!("make {}", lock.display()))?;
         if lock.try_lock().is_err() {
@@ -187,7 +205,8 @@ impl Mounted {
         let mut grace = Duration::ZERO;
         if let Some(device) = device_at(&mounts, &at) {
             before(&at)?;
-            undo(&at, &device).with_context(|| format!("undo what an earlier run left at {}", at.display()))?;
+            undo(&at, &device)
+                .with_context(|| format!("undo what an earlier run left at {}", at.display()))?;
             grace = FORGOTTEN;
         }
         refuse_used(session, image, grace)?;
@@ -195,10 +214,12 @@ impl Mounted {
         let conf = fs::canonicalize(conf).with_context(|| format!("look at {}", conf.display()))?;
         let dir = conf.parent().unwrap_or(Path::new("/"));
         let (conf, dir) = (conf.display().to_string(), dir.display().to_string());
-        let device = tool(&own()?, &["map", image, "--conf", &conf, "--dir", &dir, "--id", &way.user])?;
+        let device =
+            tool(&own()?, &["map", image, "--conf", &conf, "--dir", &dir, "--id", &way.user])?;
         // From here on it is unmapped whatever happens.
         let mounted = Self { at, device, _lock: lock };
-        fs::create_dir_all(&mounted.at).with_context(|| format!("make {}", mounted.at.display()))?;
+        fs::create_dir_all(&mounted.at)
+            .with_context(|| format!("make {}", mounted.at.display()))?;
         let place = mounted.at.display().to_string();
         // What is not blank and no file system fails to be mounted, unharmed.
         if is_blank(&mounted.device)? {
@@ -232,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_its_whole_place() {
-        let mounts = "/dev/vda / ext4 rw 0 0\n/dev/loop1 /run/x/a-b ext4 rw 0 0\n/dev/loop2 /run/x/a ext4 rw 0 0\n";
+        let mounts = "/dev/vda / ext4 rw 0 0\n/dev/loop1 /run/x/a-b ext4 rw 0 0\n/dev/loop2 \
+            /run/x/a ext4 rw 0 0\n";
         assert_eq!(device_at(mounts, Path::new("/run/x/a")).as_deref(), Some("/dev/loop2"));
         assert_eq!(device_at(mounts, Path::new("/run/x")), None);
         let spaced = "/dev/loop3 /run/x/a\\040b ext4 rw 0 0\n";
@@ -255,8 +277,13 @@ mod tests {
         late.push(1);
         fs::write(&file, late).expect("a file");
         assert!(!is_blank(&path).expect("a byte at the end"));
-        fs::write(&file, (0..1u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect::<Vec<_>>())
-            .expect("a file");
+        fs::write(
+            &file,
+            (0..1u32 << 18)
+                .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
+                .collect::<Vec<_>>(),
+        )
+        .expect("a file");
         assert!(!is_blank(&path).expect("no zeros"));
         assert!(is_blank(&dir.join("none").display().to_string()).is_err());
         fs::remove_dir_all(&dir).expect("removed");

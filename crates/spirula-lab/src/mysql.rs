@@ -1,7 +1,9 @@
-//! `spirula bench mysql`: the thesis's loop. A MariaDB of its own in a directory, and mariadb-slap with more and more users.
+//! `spirula bench mysql`: the thesis's loop. A MariaDB of its own in a directory, and mariadb-slap
+//! with more and more users.
 //!
-//! The server listens on a socket in that directory only, and ends with the run. What a killed run left, server and files, is
-//! ended and removed by the next one in the same directory. That directory is locked meanwhile: a run that goes on is left alone.
+//! The server listens on a socket in that directory only, and ends with the run. What a killed run
+//! left, server and files, is ended and removed by the next one in the same directory. That
+//! directory is locked meanwhile: a run that goes on is left alone.
 
 use crate::args::{Lab, MysqlArgs};
 use crate::bail;
@@ -39,12 +41,12 @@ fn lock(at: &Path) -> Result<File> {
     match dir.try_lock() {
         Ok(()) => Ok(dir),
         Err(TryLockError::WouldBlock) => bail!(
-            "another 'spirula bench mysql' measures in {}: wait until it has ended, or give another directory",
+            "another 'spirula bench mysql' measures in {}: wait until it has ended, or give \
+                another directory",
             at.display()
         ),
-        Err(TryLockError::Error(e)) => {
-            Err(e).with_context(|| format!("lock {} (give a directory of a local disk)", at.display()))
-        }
+        Err(TryLockError::Error(e)) => Err(e)
+            .with_context(|| format!("lock {} (give a directory of a local disk)", at.display())),
     }
 }
 
@@ -87,7 +89,11 @@ fn end_old(dir: &Path) -> Result<()> {
     // It has no command line any more before its files are closed.
     while lives(pid, since) {
         if begun.elapsed() > PATIENCE {
-            bail!("the server of an earlier run (process {pid}) does not end; what it has in {} stays", dir.display());
+            bail!(
+                "the server of an earlier run (process {pid}) does not end; what it has in {} \
+                    stays",
+                dir.display()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -111,8 +117,11 @@ impl Server {
         }
         // Made, not found: somebody else may write to the directory around it.
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
-        make(&dir).and_then(|()| make(&data)).with_context(|| format!("make {}", data.display()))?;
-        // Its files belong to whoever owns the directory: a server does not run as root unless told.
+        make(&dir)
+            .and_then(|()| make(&data))
+            .with_context(|| format!("make {}", data.display()))?;
+        // Its files belong to whoever owns the directory: a server does not run as root unless
+        // told.
         let owner = fs::metadata(&data).context("look at the directory")?.uid();
         let user = if owner == 0 { "--user=root" } else { "--skip-symbolic-links" };
         let install = which(&["mariadb-install-db", "mysql_install_db"])?;
@@ -125,8 +134,13 @@ impl Server {
             .output()
             .context("start mariadb-install-db")?;
         if !out.status.success() {
-            let why = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
-            bail!("mariadb-install-db in {}: {}", data.display(), why.lines().last().unwrap_or_default());
+            let why = String::from_utf8_lossy(&out.stderr).into_owned()
+                + &String::from_utf8_lossy(&out.stdout);
+            bail!(
+                "mariadb-install-db in {}: {}",
+                data.display(),
+                why.lines().last().unwrap_or_default()
+            );
         }
         let log = dir.join("log");
         let file = File::create(&log).with_context(|| format!("write {}", log.display()))?;
@@ -162,7 +176,12 @@ impl Server {
         let out = Command::new(which(&["mariadb-slap", "mysqlslap"])?)
             .arg("--no-defaults")
             .arg(format!("--socket={}", self.dir.join("s").display()))
-            .args(["--user=root", "--auto-generate-sql", "--number-int-cols=5", "--number-char-cols=20"])
+            .args([
+                "--user=root",
+                "--auto-generate-sql",
+                "--number-int-cols=5",
+                "--number-char-cols=20",
+            ])
             .args([format!("--concurrency={users}"), format!("--iterations={}", a.iterations)])
             .arg(format!("--number-of-queries={queries}"))
             .stdin(Stdio::null())
@@ -182,7 +201,11 @@ fn parse(text: &str) -> Option<[f64; 3]> {
         let line = text.lines().find(|l| l.contains(word))?;
         line.split_once(": ")?.1.split_whitespace().next()?.parse().ok()
     };
-    Some([of("Average number of seconds")?, of("Minimum number of seconds")?, of("Maximum number of seconds")?])
+    Some([
+        of("Average number of seconds")?,
+        of("Minimum number of seconds")?,
+        of("Maximum number of seconds")?,
+    ])
 }
 
 impl Drop for Server {
@@ -204,12 +227,18 @@ impl Drop for Server {
     }
 }
 
-/// Measures in the directory `at`; the runs go where `shown` leads. Of several clusters on this machine the daemons of that one are told
-/// of whose ceph.conf is in the directory `conf`.
+/// Measures in the directory `at`; the runs go where `shown` leads. Of several clusters on this
+/// machine the daemons of that one are told of whose ceph.conf is in the directory `conf`.
 ///
 /// # Errors
 /// When MariaDB is not installed or does not run there.
-pub fn measure(lab: &Lab, a: &MysqlArgs, at: &Path, conf: Option<&Path>, shown: &mut Shown<'_>) -> Result<()> {
+pub fn measure(
+    lab: &Lab,
+    a: &MysqlArgs,
+    at: &Path,
+    conf: Option<&Path>,
+    shown: &mut Shown<'_>,
+) -> Result<()> {
     if a.users_from > a.users_to {
         bail!("--users-from {} is more than --users-to {}", a.users_from, a.users_to);
     }
@@ -225,7 +254,9 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, at: &Path, conf: Option<&Path>, shown: 
                 bail!("interrupted");
             }
             let part = (users - a.users_from) as f64 / (a.users_to - a.users_from + 1) as f64;
-            shown.progress.at(part, &format!("{users} users, sample {} of {}", sample + 1, a.samples));
+            shown
+                .progress
+                .at(part, &format!("{users} users, sample {} of {}", sample + 1, a.samples));
             let [mean, min, max] = watch.during(|| server.slap(users, a))?;
             means.push(mean);
             (least, most) = (least.min(min), most.max(max));
@@ -236,7 +267,8 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, at: &Path, conf: Option<&Path>, shown: 
         let (mut used, after) = (watch.end(ops), cpu());
         used.add_clients(after.0 - before.0, ops);
         used.add_server("mariadbd", server.child.id(), after.1 - before.1, ops);
-        let (rate, each) = (queries as f64 / mean.max(1e-9), 1000.0 * users as f64 * mean / queries as f64);
+        let (rate, each) =
+            (queries as f64 / mean.max(1e-9), 1000.0 * users as f64 * mean / queries as f64);
         let run = json!({
             "name": format!("mysql, {users} users"), "repeat": 0, "mode": "mysql", "users": users, "threads": users,
             "found": {
@@ -246,7 +278,10 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, at: &Path, conf: Option<&Path>, shown: 
             "used": used.json, "bottleneck": bottleneck(&used, users, rate, each),
         });
         shown.add(
-            &format!("mysql, {users:>2} users: {queries} queries in {mean:.3} s (least {least:.3}, most {most:.3})"),
+            &format!(
+                "mysql, {users:>2} users: {queries} queries in {mean:.3} s (least {least:.3}, \
+                most {most:.3})"
+            ),
             run,
         )?;
     }
@@ -267,8 +302,15 @@ pub fn mysql(lab: &Lab, a: &MysqlArgs) -> Result<()> {
             let fsid = cluster["fsid"].as_str().unwrap_or_default().to_owned();
             shown.results.set("cluster", cluster);
             shown.progress.now("mapping the image");
-            let mounted = Mounted::new(&way, &session, &fsid, image, |at| end_old(&at.join(FOLDER)))?;
-            measure(lab, a, mounted.path(), way.conf.as_deref().and_then(Path::parent), &mut shown)?;
+            let mounted =
+                Mounted::new(&way, &session, &fsid, image, |at| end_old(&at.join(FOLDER)))?;
+            measure(
+                lab,
+                a,
+                mounted.path(),
+                way.conf.as_deref().and_then(Path::parent),
+                &mut shown,
+            )?;
         }
         (None, Some(place)) => measure(lab, a, place, None, &mut shown)?,
         (None, None) => bail!("give a directory or --image"),
@@ -280,20 +322,28 @@ pub fn mysql(lab: &Lab, a: &MysqlArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A process with the server's mark stands for the server of a run that goes on, then of one that was killed.
+    /// A process with the server's mark stands for the server of a run that goes on, then of one
+    /// that was killed.
     #[test]
     fn a_run_that_goes_on_keeps_its_directory_and_its_server() {
         let at = std::env::temp_dir().join(format!("spirula-lab-mysql-{}", std::process::id()));
         let dir = at.join(FOLDER);
         fs::create_dir_all(&dir).unwrap();
         let mark = format!("--datadir={}", dir.display());
-        let mut child = Command::new("sh").args(["-c", "sleep 1000; :", &mark]).stdin(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 1000; :", &mark])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         fs::write(dir.join("pid"), format!("{}\n", child.id())).unwrap();
         let held = lock(&at).unwrap();
         let e = Server::start(&at).err().unwrap().to_string();
         assert!(e.contains("another 'spirula bench mysql' measures in"), "{e}");
         assert!(e.contains("give another directory"), "{e}");
-        assert!(child.try_wait().unwrap().is_none() && dir.join("pid").exists(), "it is left alone");
+        assert!(
+            child.try_wait().unwrap().is_none() && dir.join("pid").exists(),
+            "it is left alone"
+        );
         drop(held);
         // A child that another test has just forked has the lock, too, until it is its program.
         let begun = Instant::now();
@@ -309,7 +359,9 @@ mod tests {
 
     #[test]
     fn what_mariadb_slap_says_is_read() {
-        let text = "Benchmark\n\tAverage number of seconds to run all queries: 0.221 seconds\n\tMinimum number of seconds to run all queries: 0.200 seconds\n\tMaximum number of seconds to run all queries: 0.300 seconds\n";
+        let text = "Benchmark\n\tAverage number of seconds to run all queries: 0.221 \
+            seconds\n\tMinimum number of seconds to run all queries: 0.200 seconds\n\tMaximum \
+            number of seconds to run all queries: 0.300 seconds\n";
         assert_eq!(parse(text), Some([0.221, 0.2, 0.3]));
         assert_eq!(parse("nothing"), None);
     }

@@ -1,13 +1,16 @@
-//! `spirula bench net`: what the network between hosts gives, to one host and to many, from one and from many.
+//! `spirula bench net`: what the network between hosts gives, to one host and to many, from one and
+//! from many.
 //!
-//! A host serves (`--listen`), another measures (`--to`). Each host is measured alone with one and with several streams, then all at
-//! once, in both directions. A bond of links sends one stream over one link (802.3ad): one stream is slower than several then, and
-//! that is said. What the path loses and how large the frames are that it carries is asked with datagrams ([`crate::path`]).
+//! A host serves (`--listen`), another measures (`--to`). Each host is measured alone with one and
+//! with several streams, then all at once, in both directions. A bond of links sends one stream
+//! over one link (802.3ad): one stream is slower than several then, and that is said. What the path
+//! loses and how large the frames are that it carries is asked with datagrams ([`crate::path`]).
 //!
-//! Between several hosts (`--on`) the program is started on each of them, as for generators ([`crate::generator`]): each serves,
-//! and each in turn measures all others.
+//! Between several hosts (`--on`) the program is started on each of them, as for generators
+//! ([`crate::generator`]): each serves, and each in turn measures all others.
 //!
-//! A server takes no more than [`CONNECTIONS`] at a time, sends to nobody but who connected, and for [`MOST`] at most.
+//! A server takes no more than [`CONNECTIONS`] at a time, sends to nobody but who connected, and
+//! for [`MOST`] at most.
 
 use crate::args::{Lab, NetArgs, Output};
 use crate::bail;
@@ -166,7 +169,9 @@ fn connect(host: &str, what: What) -> Result<TcpStream> {
             Err(e) => last = Some(e),
         }
     }
-    Err(last.map_or_else(|| anyhow::anyhow!("{host} has no address"), anyhow::Error::from).context(say()))
+    Err(last
+        .map_or_else(|| anyhow::anyhow!("{host} has no address"), anyhow::Error::from)
+        .context(say()))
 }
 
 /// One stream for so long.
@@ -181,7 +186,9 @@ fn stream(host: &str, what: What, time: Duration) -> Result<Record> {
         let n = match what {
             What::Take => s.write_all(&buf).map(|()| buf.len()),
             What::Give => s.read(&mut buf),
-            What::Echo | What::Path => s.write_all(&buf).and_then(|()| s.read_exact(&mut buf)).map(|()| 1),
+            What::Echo | What::Path => {
+                s.write_all(&buf).and_then(|()| s.read_exact(&mut buf)).map(|()| 1)
+            }
         };
         let n = n.with_context(broken)?;
         if n == 0 {
@@ -204,7 +211,10 @@ fn at_once(hosts: &[String], what: What, streams: usize, time: Duration) -> Resu
     let all: Vec<Result<Record>> = std::thread::scope(|s| {
         let each = hosts.iter().flat_map(|h| std::iter::repeat_n(h, streams));
         let threads: Vec<_> = each.map(|h| s.spawn(move || stream(h, what, time))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))).collect()
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended"))))
+            .collect()
     });
     let mut whole = Record::default();
     for r in all {
@@ -248,9 +258,12 @@ fn path_to(host: &str, time: Duration) -> Result<Probed> {
     let mut s = connect(host, What::Path)?;
     let mut token = [0; path::TOKEN];
     s.read_exact(&mut token).with_context(|| {
-        format!("{host} echoes no datagrams: UDP at its port was taken when it began, try another port")
+        format!(
+            "{host} echoes no datagrams: UDP at its port was taken when it began, try another port"
+        )
     })?;
-    let server: SocketAddr = s.peer_addr().with_context(|| format!("ask for the address of {host}"))?;
+    let server: SocketAddr =
+        s.peer_addr().with_context(|| format!("ask for the address of {host}"))?;
     // The token is good while `s` is open.
     path::probe(server, token, time)
 }
@@ -286,18 +299,40 @@ pub fn measure(hosts: &[String], a: &NetArgs, shown: &mut Shown<'_>) -> Result<(
         measure_path(h, a, shown)?;
         for (what, words) in [(What::Take, "to"), (What::Give, "from")] {
             let single = measure_one(one, what, 1, &format!("1 stream {words} {h}"), a, shown)?;
-            let many = measure_one(one, what, several, &format!("{several} streams {words} {h}"), a, shown)?;
+            let many = measure_one(
+                one,
+                what,
+                several,
+                &format!("{several} streams {words} {h}"),
+                a,
+                shown,
+            )?;
             if many > single * 1.4 {
                 shown.say(&format!(
-                    "  {several} streams carry {:.1} times what one does: one stream goes over one link of a bond, or one CPU is its limit",
+                    "  {several} streams carry {:.1} times what one does: one stream goes over one \
+                        link of a bond, or one CPU is its limit",
                     many / single
                 ));
             }
         }
     }
     if hosts.len() > 1 {
-        measure_one(hosts, What::Take, 1, &format!("one to {} hosts at once", hosts.len()), a, shown)?;
-        measure_one(hosts, What::Give, 1, &format!("{} hosts to one at once", hosts.len()), a, shown)?;
+        measure_one(
+            hosts,
+            What::Take,
+            1,
+            &format!("one to {} hosts at once", hosts.len()),
+            a,
+            shown,
+        )?;
+        measure_one(
+            hosts,
+            What::Give,
+            1,
+            &format!("{} hosts to one at once", hosts.len()),
+            a,
+            shown,
+        )?;
     }
     Ok(())
 }
@@ -311,7 +346,10 @@ fn relay(lab: &Lab, a: &NetArgs) -> Result<()> {
     );
     let dir = std::env::temp_dir().join(name);
     // Made, not found: everybody may write there.
-    DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("make {}", dir.display()))?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&dir)
+        .with_context(|| format!("make {}", dir.display()))?;
     let output = Output { out: Some(dir.clone()), label: None, json: true };
     let outcome = Shown::new(lab, "net", &output).and_then(|mut shown| {
         measure(&a.to, a, &mut shown)?;
@@ -354,16 +392,21 @@ impl Served {
     fn start(host: &str, template: &str) -> Result<Self> {
         let (host, address) = host.split_once('=').unwrap_or((host, host));
         let via = Via::new(host, template)?;
-        let mut command = via.command(&words(&["bench", "net", "--listen", "0.0.0.0:0", "--until-eof"]));
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let mut command =
+            via.command(&words(&["bench", "net", "--listen", "0.0.0.0:0", "--until-eof"]));
+        let spawned =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let mut child = spawned.with_context(|| format!("start spirula on {host}"))?;
         let output = child.stdout.take().context("it has no output")?;
         let mut served = Self { via, at: String::new(), child };
         let mut line = String::new();
         // If it never says a word, ssh does: its own time limit ends this.
         let _ = BufReader::new(output).take(4096).read_line(&mut line);
-        let port = line.strip_prefix("listening on port ").and_then(|rest| rest.split(';').next()?.parse::<u16>().ok());
-        let port = port.with_context(|| format!("{host} does not serve; it said: {}", line.trim()))?;
+        let port = line
+            .strip_prefix("listening on port ")
+            .and_then(|rest| rest.split(';').next()?.parse::<u16>().ok());
+        let port =
+            port.with_context(|| format!("{host} does not serve; it said: {}", line.trim()))?;
         served.at = format!("{address}:{port}");
         Ok(served)
     }
@@ -374,7 +417,8 @@ fn between(lab: &Lab, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
     if a.on.len() < 2 {
         bail!("--on names two hosts at least");
     }
-    let all: Vec<Served> = a.on.iter().map(|host| Served::start(host, &a.via)).collect::<Result<_>>()?;
+    let all: Vec<Served> =
+        a.on.iter().map(|host| Served::start(host, &a.via)).collect::<Result<_>>()?;
     for (i, from) in all.iter().enumerate() {
         if lab.stopped() {
             bail!("interrupted");
@@ -384,14 +428,15 @@ fn between(lab: &Lab, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
         let others = || all.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
         let to = others().map(|s| s.at.clone()).collect::<Vec<_>>().join(",");
         let (seconds, streams) = (a.seconds.to_string(), a.streams.to_string());
-        let asked = ["bench", "net", "--to", &to, "--seconds", &seconds, "--streams", &streams, "--relay"];
+        let asked =
+            ["bench", "net", "--to", &to, "--seconds", &seconds, "--streams", &streams, "--relay"];
         let out = from.via.command(&words(&asked)).stdin(Stdio::null()).output();
         let out = out.with_context(|| format!("start spirula on {host}"))?;
         if !out.status.success() {
             bail!("{host}: {}", String::from_utf8_lossy(&out.stderr).trim());
         }
-        let v: Value =
-            serde_json::from_slice(&out.stdout).with_context(|| format!("{host}: what it says is no result"))?;
+        let v: Value = serde_json::from_slice(&out.stdout)
+            .with_context(|| format!("{host}: what it says is no result"))?;
         for run in v["runs"].as_array().into_iter().flatten() {
             let mut run = run.clone();
             // A port is another one each time: names are those of hosts.
@@ -400,7 +445,8 @@ fn between(lab: &Lab, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
             run["name"] = json!(format!("{host}: {name}"));
             let found = &run["found"];
             let path = Probed::from_json(found);
-            let text = match found["latency_ms"]["mean"].as_f64().filter(|_| run["mode"] == "echo") {
+            let text = match found["latency_ms"]["mean"].as_f64().filter(|_| run["mode"] == "echo")
+            {
                 Some(mean) => format!("there and back: mean {:>8}", ms(mean)),
                 None if path.is_some() => path.as_ref().map(Probed::words).unwrap_or_default(),
                 None => format!("{:>11}", bytes_rate(found["bytes_per_s"].as_f64().unwrap_or(0.0))),
@@ -425,7 +471,8 @@ pub fn net(lab: &Lab, a: &NetArgs) -> Result<()> {
         };
         let port = serve(&on)?;
         lab.say(format!(
-            "listening on port {port}; measure from another host: spirula bench net --to THIS_HOST:{port}"
+            "listening on port {port}; measure from another host: spirula bench net --to \
+                THIS_HOST:{port}"
         ));
         let over = Arc::new(AtomicBool::new(false));
         if a.until_eof {
@@ -435,7 +482,10 @@ pub fn net(lab: &Lab, a: &NetArgs) -> Result<()> {
                 let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
                 over.store(true, Ordering::Relaxed);
             };
-            std::thread::Builder::new().name("wait".into()).spawn(wait).context("start a thread")?;
+            std::thread::Builder::new()
+                .name("wait".into())
+                .spawn(wait)
+                .context("start a thread")?;
         }
         while !lab.stopped() && !over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
@@ -473,8 +523,15 @@ mod tests {
         let host = format!("127.0.0.1:{}", serve("127.0.0.1:0").unwrap());
         for what in [What::Take, What::Give, What::Echo] {
             // Longer where others have the CPU.
-            let run = |millis| at_once(std::slice::from_ref(&host), what, 2, Duration::from_millis(millis)).unwrap();
-            let r = [200, 2000, 20_000].into_iter().map(run).find(|r| r.ops > 2).expect("more than two in 20 s");
+            let run = |millis| {
+                at_once(std::slice::from_ref(&host), what, 2, Duration::from_millis(millis))
+                    .unwrap()
+            };
+            let r = [200, 2000, 20_000]
+                .into_iter()
+                .map(run)
+                .find(|r| r.ops > 2)
+                .expect("more than two in 20 s");
             assert!(r.bytes >= r.ops, "{what:?}: {} {}", r.ops, r.bytes);
         }
         let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -485,7 +542,11 @@ mod tests {
             let mut rest = Vec::new();
             let _ = s.read_to_end(&mut rest);
         });
-        assert!(connect(&at, What::Take).unwrap_err().to_string().contains("is no 'spirula bench net"));
-        assert!(connect("127.0.0.1:1", What::Take).unwrap_err().to_string().contains("must run there"));
+        assert!(
+            connect(&at, What::Take).unwrap_err().to_string().contains("is no 'spirula bench net")
+        );
+        assert!(
+            connect("127.0.0.1:1", What::Take).unwrap_err().to_string().contains("must run there")
+        );
     }
 }

@@ -116,9 +116,10 @@ pub fn steps(a: &ObjectsArgs) -> Vec<Step> {
             .iter()
             .flat_map(|(s, t)| [step(Mode::Write, *t, *s, all), step(Mode::Rand, *t, *s, all)])
             .collect(),
-        Some(Preset::Centerdevice) => {
-            [1, 4].iter().flat_map(|g| [step(Mode::Write, 16, 300, *g), step(Mode::Seq, 16, 300, *g)]).collect()
-        }
+        Some(Preset::Centerdevice) => [1, 4]
+            .iter()
+            .flat_map(|g| [step(Mode::Write, 16, 300, *g), step(Mode::Seq, 16, 300, *g)])
+            .collect(),
         Some(Preset::Cern) => vec![step(Mode::Write, 100, 30, all), step(Mode::Seq, 100, 30, all)],
         None => a.kinds.iter().map(|k| step(mode_of(*k, a.read_percent), 16, 10, all)).collect(),
     }
@@ -129,12 +130,20 @@ impl Bench {
     ///
     /// # Errors
     /// When the cluster cannot be reached, the pool is not there, or has no room.
-    pub fn begin(way: Way, a: &ObjectsArgs, common: Common, steps: &[Step], stop: Arc<AtomicBool>) -> Result<Self> {
+    pub fn begin(
+        way: Way,
+        a: &ObjectsArgs,
+        common: Common,
+        steps: &[Step],
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self> {
         let generators = steps.iter().map(|s| s.generators).max().unwrap_or(1);
         let in_flight = steps.iter().map(|s| s.in_flight).max().unwrap_or(1);
-        let vias: Vec<Via> = a.on.iter().map(|host| Via::new(host, &a.via)).collect::<Result<_>>()?;
+        let vias: Vec<Via> =
+            a.on.iter().map(|host| Via::new(host, &a.via)).collect::<Result<_>>()?;
         let pool = a.pool.as_deref();
-        let memory = usize::try_from(in_flight.saturating_mul(common.size).saturating_mul(2)).unwrap_or(usize::MAX);
+        let memory = usize::try_from(in_flight.saturating_mul(common.size).saturating_mul(2))
+            .unwrap_or(usize::MAX);
         let memory = memory.clamp(MEMORY.0, MEMORY.1);
         let main = Session::open(&way, MEMORY.0)?;
         let mut all = Vec::new();
@@ -142,8 +151,16 @@ impl Bench {
         for g in 0..generators as usize {
             all.push(match vias.get(g % vias.len().max(1)) {
                 Some(via) => {
-                    let conf = way.conf.as_deref().context("generators of --on need a ceph.conf; give --conf")?;
-                    Generator::There(Remote::start(via, conf, &format!("client.{}", way.user), memory)?)
+                    let conf = way
+                        .conf
+                        .as_deref()
+                        .context("generators of --on need a ceph.conf; give --conf")?;
+                    Generator::There(Remote::start(
+                        via,
+                        conf,
+                        &format!("client.{}", way.user),
+                        memory,
+                    )?)
                 }
                 None => Generator::Here(Session::open(&way, memory)?),
             });
@@ -194,10 +211,12 @@ impl Bench {
             .filter(|g| wanted.map_or(self.there[*g].0 == 0, |w| self.there[*g].0 < w))
             .map(|g| {
                 let missing = least - self.there[g].0;
-                let fill = Step { mode: Mode::Write, in_flight: 16, seconds: 86_400, generators: 1 };
+                let fill =
+                    Step { mode: Mode::Write, in_flight: 16, seconds: 86_400, generators: 1 };
                 let mut plan = self.plan(&fill, g);
                 plan.objects = self.there[g].0;
-                (plan.size, plan.most, plan.rate, plan.warm_up) = (object, Some(missing), None, Duration::ZERO);
+                (plan.size, plan.most, plan.rate, plan.warm_up) =
+                    (object, Some(missing), None, Duration::ZERO);
                 (g, plan)
             })
             .collect();
@@ -253,7 +272,8 @@ impl Bench {
         let pause = LOOK / runs.len() as u32;
         while runs.iter().any(|r| r.outcome.is_none()) {
             for r in runs.iter_mut().filter(|r| r.outcome.is_none()) {
-                let generator = self.generators.get_mut(r.generator).context("no such generator")?;
+                let generator =
+                    self.generators.get_mut(r.generator).context("no such generator")?;
                 r.outcome = generator.ended(&mut r.running, &r.live, pause)?;
                 // One whose load failed ends those of the others.
                 if r.outcome.as_ref().is_some_and(|o| o.failed.is_some()) {
@@ -279,23 +299,36 @@ impl Bench {
             if ops != last.1 {
                 heard = Instant::now();
             }
-            if heard.elapsed() > STUCK && (begun.elapsed() > warm_up + time || self.stop.load(Ordering::Relaxed)) {
+            if heard.elapsed() > STUCK
+                && (begun.elapsed() > warm_up + time || self.stop.load(Ordering::Relaxed))
+            {
                 over.store(true, Ordering::Relaxed);
-                // What was asked may still be written: the note stays, and the next run clears it away.
-                bail!("the cluster has not answered for {} s ('ceph -s' says how it is)", heard.elapsed().as_secs());
+                // What was asked may still be written: the note stays, and the next run clears it
+                // away.
+                bail!(
+                    "the cluster has not answered for {} s ('ceph -s' says how it is)",
+                    heard.elapsed().as_secs()
+                );
             }
             let since = last.0.elapsed().as_secs_f64();
             if since >= LOOK.as_secs_f64() {
                 let iops = (ops - last.1) as f64 / since;
                 let text = format!("{iops:.0} op/s, {}", bytes_rate(iops * op_size as f64));
                 match total {
-                    Some((total, what)) => progress.at(ops as f64 / total.max(1) as f64, &format!("{what}: {text}")),
+                    Some((total, what)) => {
+                        progress.at(ops as f64 / total.max(1) as f64, &format!("{what}: {text}"))
+                    }
                     None => {
                         let whole = (warm_up + time).as_secs_f64();
                         let warm = if begun.elapsed() < warm_up { " (warming up)" } else { "" };
                         let part = begun.elapsed().as_secs_f64() / whole;
-                        progress
-                            .at(part, &format!("{:.0} of {whole:.0} s: {text}{warm}", begun.elapsed().as_secs_f64()));
+                        progress.at(
+                            part,
+                            &format!(
+                                "{:.0} of {whole:.0} s: {text}{warm}",
+                                begun.elapsed().as_secs_f64()
+                            ),
+                        );
                     }
                 }
                 last = (Instant::now(), ops);
@@ -304,7 +337,9 @@ impl Bench {
         over.store(true, Ordering::Relaxed);
         progress.end();
         let (mut record, mut failed, mut cpu) = (Record::default(), None, 0.0);
-        for (g, from, outcome) in runs.into_iter().filter_map(|r| Some((r.generator, r.from, r.outcome?))) {
+        for (g, from, outcome) in
+            runs.into_iter().filter_map(|r| Some((r.generator, r.from, r.outcome?)))
+        {
             if let (Mode::Write, Some(there)) = (mode, self.there.get_mut(g)) {
                 let whole = outcome.operations / per;
                 // A prefill goes on where whole objects end.
@@ -368,7 +403,9 @@ pub fn find_pool(main: &Session, name: &str, make: bool) -> Result<Geometry> {
         main.command(&json!({"prefix": "osd pool create", "pool": name, "pg_num": 32}))
             .context("make a pool to measure with")?;
         // Not a must: a health warning tells of pools without it.
-        let _ = main.command(&json!({"prefix": "osd pool application enable", "pool": name, "app": APPLICATION}));
+        let _ = main.command(
+            &json!({"prefix": "osd pool application enable", "pool": name, "app": APPLICATION}),
+        );
         for _ in 0..100 {
             found = find()?;
             if found.is_some() {
@@ -398,7 +435,8 @@ pub fn find_pool(main: &Session, name: &str, make: bool) -> Result<Geometry> {
     Ok(geometry)
 }
 
-/// Removes the pool if this run made it, unless anybody has an object in it. Gives a word to say if one that was to go stays.
+/// Removes the pool if this run made it, unless anybody has an object in it. Gives a word to say if
+/// one that was to go stays.
 ///
 /// # Errors
 /// When the pool does not answer.
@@ -412,7 +450,8 @@ pub fn remove_pool(session: &Session, g: &Geometry) -> Result<Option<String>> {
     Ok(session.command(&rm).err().map(|e| format!("the pool {name} stays, empty: {e:#}")))
 }
 
-/// Wakes a session's load at the rate: the event loop's own timers are coarser than what is measured.
+/// Wakes a session's load at the rate: the event loop's own timers are coarser than what is
+/// measured.
 ///
 /// # Errors
 /// When there can be no thread for it.
@@ -433,8 +472,11 @@ pub fn pace(session: &Session, rate: f64, over: Arc<AtomicBool>) -> Result<()> {
 
 /// How a load is called in results: those of the same name are compared with each other.
 pub fn name_of(step: &Step, common: &Common) -> String {
-    let of =
-        if common.object_size == common.size { String::new() } else { format!(" in {}", size(common.object_size)) };
+    let of = if common.object_size == common.size {
+        String::new()
+    } else {
+        format!(" in {}", size(common.object_size))
+    };
     let mode = match step.mode {
         Mode::Mixed(p) => format!("mixed {p}/{}", 100 - p),
         m => m.name().to_owned(),
@@ -477,10 +519,15 @@ pub fn line(run: &Value) -> String {
         ms(number(&f["latency_ms"]["max"])),
     );
     if let Some(missed) = f["missed"].as_u64().filter(|n| *n > 0) {
-        text += &format!("  ({missed} were due and could never be begun: the rate is more than it gives)");
+        text += &format!(
+            "  ({missed} were due and could never be begun: the rate is more than it gives)"
+        );
     }
     if let Some(expected) = run["expected"]["iops"].as_f64() {
-        text += &format!("  ({:.0} % of the expected {expected:.0})", 100.0 * number(&f["iops"]) / expected.max(0.001));
+        text += &format!(
+            "  ({:.0} % of the expected {expected:.0})",
+            100.0 * number(&f["iops"]) / expected.max(0.001)
+        );
     }
     text
 }
@@ -507,7 +554,8 @@ pub fn common_of(a: &ObjectsArgs, steps: &[Step]) -> Result<Common> {
 /// `spirula bench objects`.
 ///
 /// # Errors
-/// When the cluster cannot be reached or refuses, with the reason; what was written is removed then, too.
+/// When the cluster cannot be reached or refuses, with the reason; what was written is removed
+/// then, too.
 pub fn objects(lab: &Lab, a: &ObjectsArgs) -> Result<()> {
     let mut steps = steps(a);
     if a.find_knee {
@@ -515,7 +563,8 @@ pub fn objects(lab: &Lab, a: &ObjectsArgs) -> Result<()> {
         steps.truncate(1);
     }
     let common = common_of(a, &steps)?;
-    let baseline = a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
+    let baseline =
+        a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
     let way = (lab.connect)(&a.target)?;
     let mut shown = Shown::new(lab, "objects", &a.output)?;
     let mut bench = Bench::begin(way, a, common.clone(), &steps, lab.stop.clone())?;
@@ -532,8 +581,13 @@ pub fn objects(lab: &Lab, a: &ObjectsArgs) -> Result<()> {
     if let Some(word) = left? {
         shown.progress.say(&word);
     }
-    let last = shown.results.value()["runs"].as_array().and_then(|r| r.last()).cloned().unwrap_or_default();
-    if let (Some(what), Some(evidence)) = (last["bottleneck"]["what"].as_str(), last["bottleneck"]["evidence"].as_str())
+    let last = shown.results.value()["runs"]
+        .as_array()
+        .and_then(|r| r.last())
+        .cloned()
+        .unwrap_or_default();
+    if let (Some(what), Some(evidence)) =
+        (last["bottleneck"]["what"].as_str(), last["bottleneck"]["evidence"].as_str())
     {
         shown.progress.say(&format!("bottleneck of the last: {what} ({evidence})"));
     }
@@ -585,14 +639,19 @@ fn knee(
     }
     let enough = tried.iter().find(|t| t.1 >= best * 0.95).map_or(0, |t| t.0);
     shown.results.set("knee", json!({"in_flight": enough, "iops": round(best, 1)}));
-    shown.progress.say(&format!("{enough} in flight are enough: 95 % of the most that was seen, {best:.0} op/s"));
+    shown.progress.say(&format!(
+        "{enough} in flight are enough: 95 % of the most that was seen, {best:.0} op/s"
+    ));
     Ok(())
 }
 
 /// What the cluster says of itself, for a result.
 pub fn cluster_of(session: &Session) -> Value {
     let versions = session.ask("versions").unwrap_or_default();
-    let overall = versions["overall"].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+    let overall = versions["overall"]
+        .as_object()
+        .map(|o| o.keys().cloned().collect::<Vec<_>>())
+        .unwrap_or_default();
     let fsid = session.look(|m| m.fsid.to_string()).unwrap_or_default();
     json!({"fsid": fsid, "versions": overall})
 }

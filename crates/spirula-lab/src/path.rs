@@ -1,8 +1,9 @@
 //! What a path between two hosts loses, and how large the frames are that it carries.
 //!
-//! TCP hides both: what is lost is sent again, and a path that carries no large frames is a stream that stands still. So datagrams
-//! are sent, and come back. A server of `spirula bench net` echoes them at the UDP port of its TCP port's number. It echoes only
-//! what begins with a token that it gave over TCP, while that connection lasts: nobody can make it answer a forged sender, and two
+//! TCP hides both: what is lost is sent again, and a path that carries no large frames is a stream
+//! that stands still. So datagrams are sent, and come back. A server of `spirula bench net` echoes
+//! them at the UDP port of its TCP port's number. It echoes only what begins with a token that it
+//! gave over TCP, while that connection lasts: nobody can make it answer a forged sender, and two
 //! servers never talk to each other.
 //!
 //! [`probe`] measures, [`Echo`] is the server's side; [`crate::net`] calls both.
@@ -22,7 +23,8 @@ pub const TOKEN: usize = 8;
 const HEAD: usize = TOKEN + 4;
 /// Bytes of a datagram that counts what is lost: one frame on every network.
 const SMALL: usize = 1200;
-/// Datagrams a second: few enough for any link, many enough to see one lost in a thousand within five seconds.
+/// Datagrams a second: few enough for any link, many enough to see one lost in a thousand within
+/// five seconds.
 const RATE: u32 = 400;
 /// After so long a datagram is lost.
 const LATE: Duration = Duration::from_millis(1000);
@@ -30,7 +32,8 @@ const LATE: Duration = Duration::from_millis(1000);
 const TRIES: u32 = 4;
 /// How long the answer to one of them is waited for.
 const ANSWER: Duration = Duration::from_millis(300);
-/// The smallest frame that every path of IPv4 and IPv6 carries in practice (RFC 791 asks 576 of hosts).
+/// The smallest frame that every path of IPv4 and IPv6 carries in practice (RFC 791 asks 576 of
+/// hosts).
 const LEAST: usize = 576;
 /// The largest datagram, with its headers.
 const MOST: usize = 65_535;
@@ -56,7 +59,8 @@ impl Drop for Given {
 }
 
 impl Echo {
-    /// Answers at this address, in a thread of its own. None where it is taken: then nothing is measured here.
+    /// Answers at this address, in a thread of its own. None where it is taken: then nothing is
+    /// measured here.
     #[must_use]
     pub fn start(at: SocketAddr) -> Option<Self> {
         let socket = UdpSocket::bind(at).ok()?;
@@ -66,13 +70,16 @@ impl Echo {
         let answering = echo.clone();
         let work = move || {
             let mut buf = vec![0; MOST];
-            // An error is about one datagram (a port that is closed meanwhile, a frame that is too large), never about the socket.
+            // An error is about one datagram (a port that is closed meanwhile, a frame that is too
+            // large), never about the socket.
             loop {
                 let Ok((n, from)) = socket.recv_from(&mut buf) else {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 };
-                let known = buf.first_chunk::<TOKEN>().is_some_and(|t| n >= HEAD && answering.tokens().contains(t));
+                let known = buf
+                    .first_chunk::<TOKEN>()
+                    .is_some_and(|t| n >= HEAD && answering.tokens().contains(t));
                 if known {
                     let _ = socket.send_to(&buf[..n], from);
                 }
@@ -158,19 +165,22 @@ impl Probed {
         let mut all = Vec::new();
         if self.carries < self.mtu {
             all.push(format!(
-                "this host sends frames of up to {} bytes, and none of more than {} came back: set the MTU of {} everywhere on the way \
+                "this host sends frames of up to {} bytes, and none of more than {} came back: set \
+                    the MTU of {} everywhere on the way \
                  (switches too), or that of {} here; until then streams stand still",
                 self.mtu, self.carries, self.mtu, self.carries
             ));
         } else if (1280..=1500).contains(&self.mtu) {
             all.push(format!(
-                "no jumbo frames (MTU {}): 9,000 on all hosts and switches costs less CPU for each byte",
+                "no jumbo frames (MTU {}): 9,000 on all hosts and switches costs less CPU for each \
+                    byte",
                 self.mtu
             ));
         }
         if u64::from(self.lost) * 1000 > u64::from(self.sent) {
             all.push(
-                "more than one in a thousand is lost: a cable, a duplex mismatch or a full queue; each loss stalls a stream for \
+                "more than one in a thousand is lost: a cable, a duplex mismatch or a full queue; \
+                    each loss stalls a stream for \
                  200 ms or more"
                     .into(),
             );
@@ -184,7 +194,8 @@ impl Probed {
 /// # Errors
 /// When none can be sent.
 pub fn probe(server: SocketAddr, token: [u8; TOKEN], time: Duration) -> Result<Probed> {
-    let own: SocketAddr = if server.is_ipv6() { ([0u16; 8], 0).into() } else { ([0u8; 4], 0).into() };
+    let own: SocketAddr =
+        if server.is_ipv6() { ([0u16; 8], 0).into() } else { ([0u8; 4], 0).into() };
     let socket = UdpSocket::bind(own).context("open a socket for datagrams")?;
     socket.connect(server).with_context(|| format!("send datagrams to {server}"))?;
     if unfragmented(&socket, server.is_ipv6()).is_none() {
@@ -224,15 +235,20 @@ fn datagram(token: [u8; TOKEN], number: u32, size: usize) -> Vec<u8> {
 fn answer(socket: &UdpSocket, token: [u8; TOKEN], buf: &mut [u8], until: Instant) -> Option<u32> {
     loop {
         // A time limit of nothing would be none at all.
-        let left = until.checked_duration_since(Instant::now()).filter(|d| *d > Duration::from_micros(10))?;
+        let left = until
+            .checked_duration_since(Instant::now())
+            .filter(|d| *d > Duration::from_micros(10))?;
         socket.set_read_timeout(Some(left)).ok()?;
         match socket.recv(buf) {
             Ok(n) if n >= HEAD && buf[..TOKEN] == token => {
                 return buf[TOKEN..HEAD].try_into().ok().map(u32::from_le_bytes);
             }
             Ok(_) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
-            // The other side's port is closed, or what was sent before is too large: the answer to another may still come.
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return None;
+            }
+            // The other side's port is closed, or what was sent before is too large: the answer to
+            // another may still come.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -251,7 +267,8 @@ fn losses(socket: &UdpSocket, token: [u8; TOKEN], time: Duration) -> Result<Prob
     let begun = Instant::now();
     while begun.elapsed() < time {
         if let Err(e) = socket.send(&datagram(token, path.sent, SMALL)) {
-            // A full queue of this host loses it as well as any other. A host that cannot be reached does not come back.
+            // A full queue of this host loses it as well as any other. A host that cannot be
+            // reached does not come back.
             if path.sent == 0 && e.kind() != ErrorKind::WouldBlock {
                 return Err(e).context("send a datagram");
             }
@@ -324,7 +341,11 @@ mod tests {
         assert_eq!(good.advice(), Vec::<String>::new());
         assert!(good.words().contains("lost 1 of 2000 (0.05 %)"), "{}", good.words());
         let hole = Probed { carries: 1500, ..good.clone() };
-        assert!(hole.advice().iter().any(|a| a.contains("9000") && a.contains("1500")), "{:?}", hole.advice());
+        assert!(
+            hole.advice().iter().any(|a| a.contains("9000") && a.contains("1500")),
+            "{:?}",
+            hole.advice()
+        );
         let plain = Probed { mtu: 1500, carries: 1500, ..good.clone() };
         assert!(plain.advice().iter().any(|a| a.contains("jumbo")));
         let lossy = Probed { lost: 40, ..good };

@@ -8,8 +8,14 @@ const LEAST: u64 = 1_000;
 /// Greatest that is told from greater ones, nanoseconds: an hour.
 const GREATEST: u64 = 3_600_000_000_000;
 /// Quantiles that are reported, with their names.
-pub const QUANTILES: [(&str, f64); 6] =
-    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+pub const QUANTILES: [(&str, f64); 6] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("p99.99", 0.9999),
+];
 
 /// A second of a load.
 #[derive(Clone, Debug)]
@@ -25,12 +31,14 @@ pub struct Second {
 /// Latencies from a microsecond to an hour, to three digits.
 pub fn histogram() -> Histogram<u64> {
     // These bounds can be had; with others the histogram would grow by itself.
-    Histogram::new_with_bounds(LEAST, GREATEST, 3).unwrap_or_else(|_| unreachable!("bounds of a histogram"))
+    Histogram::new_with_bounds(LEAST, GREATEST, 3)
+        .unwrap_or_else(|_| unreachable!("bounds of a histogram"))
 }
 
 /// A short histogram for one second: two digits.
 fn short() -> Histogram<u64> {
-    Histogram::new_with_bounds(LEAST, GREATEST, 2).unwrap_or_else(|_| unreachable!("bounds of a histogram"))
+    Histogram::new_with_bounds(LEAST, GREATEST, 2)
+        .unwrap_or_else(|_| unreachable!("bounds of a histogram"))
 }
 
 /// What was found.
@@ -127,7 +135,8 @@ impl Record {
 
     /// All of it, as another process takes it in ([`Record::merge`]).
     pub fn exact(&self) -> Value {
-        let seconds: Vec<Value> = self.seconds.iter().map(|s| json!([s.ops, s.bytes, pairs(&s.latency)])).collect();
+        let seconds: Vec<Value> =
+            self.seconds.iter().map(|s| json!([s.ops, s.bytes, pairs(&s.latency)])).collect();
         json!({
             "ops": self.ops, "reads": self.reads, "bytes": self.bytes, "errors": self.errors, "missed": self.missed,
             "took_ns": nanos(self.took), "latency": pairs(&self.latency), "seconds": seconds,
@@ -138,10 +147,13 @@ impl Record {
     pub fn from_exact(v: &Value) -> Option<Self> {
         let number = |key: &str| v[key].as_u64();
         // A day, as in [`Record::add`].
-        let seconds =
-            v["seconds"].as_array().filter(|s| s.len() <= 86_401)?.iter().map(|s| {
-                Some(Second { ops: s[0].as_u64()?, bytes: s[1].as_u64()?, latency: from_pairs(&s[2], short())? })
-            });
+        let seconds = v["seconds"].as_array().filter(|s| s.len() <= 86_401)?.iter().map(|s| {
+            Some(Second {
+                ops: s[0].as_u64()?,
+                bytes: s[1].as_u64()?,
+                latency: from_pairs(&s[2], short())?,
+            })
+        });
         Some(Self {
             ops: number("ops")?,
             reads: number("reads")?,
@@ -154,11 +166,13 @@ impl Record {
         })
     }
 
-    /// As it stands in a result: rates, latencies in milliseconds, the histogram (upper bound in ms, count) and the seconds.
+    /// As it stands in a result: rates, latencies in milliseconds, the histogram (upper bound in
+    /// ms, count) and the seconds.
     pub fn json(&self) -> Value {
         let ms = |ns: u64| round(ns as f64 / 1e6, 4);
         let h = &self.latency;
-        let mut latency = json!({"mean": round(h.mean() / 1e6, 4), "min": ms(h.min()), "max": ms(h.max())});
+        let mut latency =
+            json!({"mean": round(h.mean() / 1e6, 4), "min": ms(h.min()), "max": ms(h.max())});
         for (name, q) in QUANTILES {
             latency[name] = json!(ms(h.value_at_quantile(q)));
         }
@@ -222,7 +236,8 @@ mod tests {
         assert!((j["latency_ms"]["p50"].as_f64().unwrap() - 1.0).abs() < 0.01, "{j}");
         assert!((j["latency_ms"]["max"].as_f64().unwrap() - 500.0).abs() < 1.0, "{j}");
         assert!((a.iops() - 101.0 / 2.5).abs() < 0.01);
-        let counted: u64 = j["histogram_ms"].as_array().unwrap().iter().map(|p| p[1].as_u64().unwrap()).sum();
+        let counted: u64 =
+            j["histogram_ms"].as_array().unwrap().iter().map(|p| p[1].as_u64().unwrap()).sum();
         assert_eq!(counted, 101);
     }
 }

@@ -1,7 +1,9 @@
-//! The files that a run leaves: `result.json` with everything, `summary.csv` and `series.csv` for spreadsheets.
+//! The files that a run leaves: `result.json` with everything, `summary.csv` and `series.csv` for
+//! spreadsheets.
 //!
-//! A result is one JSON object. `format` and [`VERSION`] say what it is; a reader refuses what it does not know. Each element of
-//! `runs` is one measurement, or one repeat of it; those that belong together have the same `name`.
+//! A result is one JSON object. `format` and [`VERSION`] say what it is; a reader refuses what it
+//! does not know. Each element of `runs` is one measurement, or one repeat of it; those that belong
+//! together have the same `name`.
 
 use crate::bail;
 use crate::prelude::*;
@@ -57,8 +59,8 @@ pub fn command_line() -> String {
 }
 
 impl Results {
-    /// One of `kind` (`bench`, `drill`) about `what`. Where no directory is given it gets one of its own below
-    /// `spirula-results`.
+    /// One of `kind` (`bench`, `drill`) about `what`. Where no directory is given it gets one of
+    /// its own below `spirula-results`.
     ///
     /// # Errors
     /// When the directory cannot be made or holds a result already.
@@ -66,7 +68,8 @@ impl Results {
         let (sec, stamp) = now();
         let dir = match out {
             Some(dir) => dir.to_owned(),
-            None => PathBuf::from("spirula-results").join(format!("{}-{what}", stamp.replace([':', 'Z'], ""))),
+            None => PathBuf::from("spirula-results")
+                .join(format!("{}-{what}", stamp.replace([':', 'Z'], ""))),
         };
         if dir.join("result.json").exists() {
             bail!("{} holds a result already; give another directory with --out", dir.display());
@@ -136,7 +139,9 @@ impl Results {
 fn cell(v: &Value) -> String {
     match v {
         Value::Null => String::new(),
-        Value::String(s) if s.contains([',', '"', '\n']) => format!("\"{}\"", s.replace('"', "\"\"")),
+        Value::String(s) if s.contains([',', '"', '\n']) => {
+            format!("\"{}\"", s.replace('"', "\"\""))
+        }
         Value::String(s) => s.clone(),
         other => other.to_string(),
     }
@@ -146,7 +151,8 @@ fn runs(v: &Value) -> impl Iterator<Item = &Value> {
     v["runs"].as_array().into_iter().flatten()
 }
 
-/// The sum of a figure over daemons, disks or networks; nothing where none has it. The loopback carries what others carry, too.
+/// The sum of a figure over daemons, disks or networks; nothing where none has it. The loopback
+/// carries what others carry, too.
 fn sum(all: &Value, keys: &[&str]) -> Value {
     let of = |v: &Value| keys.iter().filter_map(|k| v[*k].as_f64()).reduce(|a, b| a + b);
     let all = all.as_array().into_iter().flatten().filter(|v| v["name"] != "lo");
@@ -201,7 +207,8 @@ fn series(v: &Value) -> String {
         for s in r["found"]["series"].as_array().into_iter().flatten() {
             let cells: Vec<String> = columns.iter().map(|c| cell(&s[*c])).collect();
             // Writing to a string does not fail.
-            let _ = writeln!(out, "{},{},{}", cell(&r["name"]), cell(&r["repeat"]), cells.join(","));
+            let _ =
+                writeln!(out, "{},{},{}", cell(&r["name"]), cell(&r["repeat"]), cells.join(","));
         }
     }
     out
@@ -214,14 +221,16 @@ fn series(v: &Value) -> String {
 pub fn read(path: &Path) -> Result<Value> {
     let file = if path.is_dir() { path.join("result.json") } else { path.to_owned() };
     let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let v: Value = serde_json::from_str(&text).with_context(|| format!("{}: no JSON", file.display()))?;
+    let v: Value =
+        serde_json::from_str(&text).with_context(|| format!("{}: no JSON", file.display()))?;
     if v["format"] != FORMAT {
         bail!("{}: no result of 'spirula bench' or 'spirula drill'", file.display());
     }
     match v["version"].as_u64() {
         Some(VERSION) => Ok(v),
         other => bail!(
-            "{}: a result of version {}; this program knows version {VERSION}: take the spirula that made it",
+            "{}: a result of version {}; this program knows version {VERSION}: take the spirula \
+                that made it",
             file.display(),
             other.map_or("unknown".to_owned(), |n| n.to_string())
         ),
@@ -231,8 +240,8 @@ pub fn read(path: &Path) -> Result<Value> {
 /// How deep results are looked for.
 const DEEP: usize = 3;
 
-/// All results of a directory: its own, and those of the directories in it (as `spirula bench all` and `compare` leave them), in the
-/// order of their paths.
+/// All results of a directory: its own, and those of the directories in it (as `spirula bench all`
+/// and `compare` leave them), in the order of their paths.
 ///
 /// # Errors
 /// When one cannot be read, or there is none.
@@ -285,7 +294,10 @@ mod tests {
         std::os::unix::fs::symlink(&victim, dir.join("result.json.new")).unwrap();
         r.finish().unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        assert!(Results::new("bench", "objects", Some(&dir), None).is_err(), "it would be overwritten");
+        assert!(
+            Results::new("bench", "objects", Some(&dir), None).is_err(),
+            "it would be overwritten"
+        );
         let v = read(&dir).unwrap();
         assert_eq!(v["runs"][0]["found"]["ops"], 5);
         assert!(fs::read_to_string(dir.join("summary.csv")).unwrap().contains("\"a, \"\"b\"\"\","));
@@ -295,7 +307,8 @@ mod tests {
         // The name has a comma of its own.
         assert_eq!(lines[0].split(',').count() + 1, lines[1].split(',').count(), "{summary}");
         assert_eq!(fs::read_to_string(dir.join("series.csv")).unwrap().lines().count(), 2);
-        fs::write(dir.join("result.json"), json!({"format": FORMAT, "version": 99}).to_string()).unwrap();
+        fs::write(dir.join("result.json"), json!({"format": FORMAT, "version": 99}).to_string())
+            .unwrap();
         assert!(read(&dir).unwrap_err().to_string().contains("version 99"));
         fs::write(dir.join("result.json"), "{}").unwrap();
         assert!(read(&dir).is_err());

@@ -1,7 +1,9 @@
-//! A client of a cluster, Spirula's or Ceph's, on an event loop of its own: [`spirula_rados::Client`] behind a mailbox.
+//! A client of a cluster, Spirula's or Ceph's, on an event loop of its own:
+//! [`spirula_rados::Client`] behind a mailbox.
 //!
-//! One event loop carries all of it, and the load runs in that loop, too ([`Driver`]): between an answer and the next request
-//! nothing crosses a thread. Whoever asks from outside ([`Session::op`], [`Session::command`]) waits for the answer.
+//! One event loop carries all of it, and the load runs in that loop, too ([`Driver`]): between an
+//! answer and the next request nothing crosses a thread. Whoever asks from outside
+//! ([`Session::op`], [`Session::command`]) waits for the answer.
 
 use crate::bail;
 use crate::prelude::*;
@@ -27,8 +29,9 @@ pub struct Way {
     pub mons: Vec<AddrVec>,
     /// Who we are, without the kind: `admin`.
     pub user: String,
-    /// With what a session goes out; without an identity where the cluster asks for none. Each session has an identity of its own:
-    /// two with one number would be one client to an OSD, which takes the second's requests for the first's, sent again.
+    /// With what a session goes out; without an identity where the cluster asks for none. Each
+    /// session has an identity of its own: two with one number would be one client to an OSD, which
+    /// takes the second's requests for the first's, sent again.
     pub auth: Arc<dyn Fn() -> DaemonAuth + Send + Sync>,
     /// Connection modes.
     pub modes: ModePolicy,
@@ -38,7 +41,8 @@ pub struct Way {
     pub conf: Option<PathBuf>,
 }
 
-/// A load: what is asked next, and what became of it. It lives in the event loop and must not block.
+/// A load: what is asked next, and what became of it. It lives in the event loop and must not
+/// block.
 pub trait Driver: std::any::Any + Send {
     /// An operation that it ordered has ended.
     fn done(&mut self, now: Duration, tag: u64, reply: Reply, out: &mut Vec<Order>);
@@ -251,7 +255,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects, and waits for the first map. `memory`: bytes of payloads on their way in that it may hold.
+    /// Connects, and waits for the first map. `memory`: bytes of payloads on their way in that it
+    /// may hold.
     ///
     /// # Errors
     /// When no monitor answers or lets us in, naming those that were asked.
@@ -306,7 +311,10 @@ impl Session {
     ///
     /// # Errors
     /// When there is none for long.
-    pub fn look<T: Send + 'static>(&self, f: impl FnOnce(&OsdMap) -> T + Send + 'static) -> Result<T> {
+    pub fn look<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&OsdMap) -> T + Send + 'static,
+    ) -> Result<T> {
         self.look_within(PATIENCE, f).context("the cluster's map does not come")
     }
 
@@ -349,7 +357,8 @@ impl Session {
     pub fn mgr_command(&self, command: &Value) -> Result<Bytes> {
         let (tx, rx) = mpsc::channel();
         self.mailbox.push(Event::MgrCommand(command.to_string(), tx));
-        let Told { result, status, output } = rx.recv_timeout(PATIENCE).context("the manager does not answer")?;
+        let Told { result, status, output } =
+            rx.recv_timeout(PATIENCE).context("the manager does not answer")?;
         if result != 0 {
             let why = if status.is_empty() { format!("error {result}") } else { status };
             bail!("{}: the manager refuses: {why}", command["prefix"].as_str().unwrap_or_default());

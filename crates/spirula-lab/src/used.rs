@@ -1,7 +1,8 @@
-//! What this machine did while something was measured: CPU of every daemon and of ourselves, waiting for disks, disks, networks.
+//! What this machine did while something was measured: CPU of every daemon and of ourselves,
+//! waiting for disks, disks, networks.
 //!
-//! All of it is read from `/proc` before and after; in between only the machine's own counters, once a second. Daemons on other
-//! hosts are not seen, and the result says on which host it looked.
+//! All of it is read from `/proc` before and after; in between only the machine's own counters,
+//! once a second. Daemons on other hosts are not seen, and the result says on which host it looked.
 
 use crate::prelude::*;
 use std::collections::BTreeMap;
@@ -14,7 +15,8 @@ use std::time::Instant;
 struct Machine {
     /// Ticks of all CPUs: busy, waiting for disks, idle.
     cpu: [u64; 3],
-    /// By disk: bytes read, bytes written, reads, writes, milliseconds busy, flushes of its cache, milliseconds that they took.
+    /// By disk: bytes read, bytes written, reads, writes, milliseconds busy, flushes of its cache,
+    /// milliseconds that they took.
     disks: BTreeMap<String, [u64; 7]>,
     /// By interface: bytes in, bytes out, packets dropped or in error.
     nets: BTreeMap<String, [u64; 3]>,
@@ -63,7 +65,9 @@ impl Machine {
         for line in diskstats.lines() {
             let mut words = line.split_whitespace().skip(2);
             let Some(name) = words.next() else { continue };
-            if ["loop", "ram", "zram", "dm-", "sr"].iter().any(|p| name.starts_with(p)) || is_partition(name) {
+            if ["loop", "ram", "zram", "dm-", "sr"].iter().any(|p| name.starts_with(p))
+                || is_partition(name)
+            {
                 continue;
             }
             let v: Vec<u64> = words.map(|w| w.parse().unwrap_or(0)).collect();
@@ -94,10 +98,14 @@ fn cpu_of(pid: u32) -> Option<Cpu> {
         let name = head.split_once('(')?.1.to_owned();
         Some((name, v.get(11)?.parse::<u64>().ok()? + v.get(12)?.parse::<u64>().ok()?))
     };
-    let mut cpu = Cpu { own: ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.1, ..Cpu::default() };
+    let mut cpu = Cpu {
+        own: ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.1,
+        ..Cpu::default()
+    };
     for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         let Some(tid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
-        if let Some(t) = fs::read_to_string(entry.path().join("stat")).ok().and_then(|s| ticks(&s)) {
+        if let Some(t) = fs::read_to_string(entry.path().join("stat")).ok().and_then(|s| ticks(&s))
+        {
             cpu.threads.insert(tid, t);
         }
     }
@@ -114,13 +122,22 @@ fn daemon_name(args: &[String]) -> Option<String> {
     match program {
         // Also one that was renamed for a trial.
         p if p.starts_with("spirula") => match args.get(1)?.as_str() {
-            "up" => Some(format!("spirula up {}", after(&["--dir"]).unwrap_or_default()).trim_end().to_owned()),
+            "up" => Some(
+                format!("spirula up {}", after(&["--dir"]).unwrap_or_default())
+                    .trim_end()
+                    .to_owned(),
+            ),
             kind @ ("mon" | "mgr" | "osd") => {
-                if args.get(2).is_some_and(|w| ["start", "stop", "rejoin", "prepare", "grow"].contains(&w.as_str())) {
+                if args.get(2).is_some_and(|w| {
+                    ["start", "stop", "rejoin", "prepare", "grow"].contains(&w.as_str())
+                }) {
                     return None;
                 }
                 let usual = if kind == "mon" { "a" } else { "x" };
-                Some(format!("{kind}.{}", after(&["--id", "-i"]).unwrap_or_else(|| usual.to_owned())))
+                Some(format!(
+                    "{kind}.{}",
+                    after(&["--id", "-i"]).unwrap_or_else(|| usual.to_owned())
+                ))
             }
             _ => None,
         },
@@ -138,8 +155,11 @@ pub fn daemons() -> Vec<Proc> {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
         let raw = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let args: Vec<String> =
-            raw.split(|b| *b == 0).filter(|w| !w.is_empty()).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        let args: Vec<String> = raw
+            .split(|b| *b == 0)
+            .filter(|w| !w.is_empty())
+            .map(|w| String::from_utf8_lossy(w).into_owned())
+            .collect();
         if let Some(name) = daemon_name(&args) {
             out.push(Proc { pid, name, args });
         }
@@ -152,13 +172,16 @@ pub fn daemons() -> Vec<Proc> {
 fn of_cluster(all: Vec<Proc>, dir: Option<&Path>) -> Vec<Proc> {
     let Some(dir) = dir.and_then(|d| fs::canonicalize(d).ok()) else { return all };
     let dir = dir.display().to_string();
-    let inside = |word: &str| word == dir || word.strip_prefix(&dir).is_some_and(|rest| rest.starts_with('/'));
+    let inside = |word: &str| {
+        word == dir || word.strip_prefix(&dir).is_some_and(|rest| rest.starts_with('/'))
+    };
     // A path, or an option with one; a relative one is that of the process.
     let named = |p: &Proc| {
         p.args.iter().any(|a| {
             let word = a.split_once('=').map_or(a.as_str(), |(_, v)| v);
             let cwd = fs::read_link(format!("/proc/{}/cwd", p.pid)).unwrap_or_default();
-            inside(word) || fs::canonicalize(cwd.join(word)).is_ok_and(|w| inside(&w.display().to_string()))
+            inside(word)
+                || fs::canonicalize(cwd.join(word)).is_ok_and(|w| inside(&w.display().to_string()))
         })
     };
     let own: Vec<Proc> = all.iter().filter(|p| named(p)).cloned().collect();
@@ -199,10 +222,11 @@ pub struct Used {
     pub thread: Option<(String, String, f64)>,
     /// The busiest disk: name, part of the time it was busy, writes a second.
     pub disk: Option<(String, f64, f64)>,
-    /// The disk that flushed its cache most: name, seconds of a second that flushes took (those that overlap count each), how many a
-    /// second.
+    /// The disk that flushed its cache most: name, seconds of a second that flushes took (those
+    /// that overlap count each), how many a second.
     pub sync: Option<(String, f64, f64)>,
-    /// The interface closest to its speed: name, bytes a second in its busier direction, its speed in bytes a second.
+    /// The interface closest to its speed: name, bytes a second in its busier direction, its speed
+    /// in bytes a second.
     pub net: Option<(String, f64, f64)>,
 }
 
@@ -230,16 +254,30 @@ impl Watch {
         Self::begin_of(None)
     }
 
-    /// The same; of several clusters on this machine only the daemons of that one are told of whose ceph.conf is in this directory.
+    /// The same; of several clusters on this machine only the daemons of that one are told of whose
+    /// ceph.conf is in this directory.
     pub fn begin_of(dir: Option<&Path>) -> Self {
         let cost = thread_cpu();
-        let procs = of_cluster(daemons(), dir).into_iter().filter_map(|p| Some((p.clone(), cpu_of(p.pid)?))).collect();
+        let procs = of_cluster(daemons(), dir)
+            .into_iter()
+            .filter_map(|p| Some((p.clone(), cpu_of(p.pid)?)))
+            .collect();
         let machine = Machine::now();
         let now = Instant::now();
         let own = cpu_of(std::process::id()).unwrap_or_default();
         let cost = thread_cpu() - cost;
         let client = own_cpu();
-        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, client, series: Vec::new(), cost }
+        Self {
+            since: now,
+            last: machine.clone(),
+            last_at: now,
+            machine,
+            procs,
+            own,
+            client,
+            series: Vec::new(),
+            cost,
+        }
     }
 
     /// Looks once a second while something is done that does not come back before it is over.
@@ -272,9 +310,11 @@ impl Watch {
             return;
         }
         let parts = parts(&self.last, &now);
-        let sum = |f: &dyn Fn(&Machine) -> u64| f(&now).saturating_sub(f(&self.last)) as f64 / seconds;
+        let sum =
+            |f: &dyn Fn(&Machine) -> u64| f(&now).saturating_sub(f(&self.last)) as f64 / seconds;
         let disks = |m: &Machine| m.disks.values().map(|d| d[0] + d[1]).sum();
-        let nets = |m: &Machine| m.nets.iter().filter(|(n, _)| *n != "lo").map(|(_, d)| d[0] + d[1]).sum();
+        let nets =
+            |m: &Machine| m.nets.iter().filter(|(n, _)| *n != "lo").map(|(_, d)| d[0] + d[1]).sum();
         self.series.push(json!({
             "t": round(time.duration_since(self.since).as_secs_f64(), 1), "busy": round(parts.0, 3),
             "iowait": round(parts.1, 3), "disk_bytes_per_s": round(sum(&disks), 0), "net_bytes_per_s": round(sum(&nets), 0),
@@ -292,7 +332,8 @@ impl Watch {
         }
         let cost = thread_cpu();
         let now = Machine::now();
-        let per_op = |cpu: f64| if ops == 0 { Value::Null } else { json!(round(cpu * 1e6 / ops as f64, 2)) };
+        let per_op =
+            |cpu: f64| if ops == 0 { Value::Null } else { json!(round(cpu * 1e6 / ops as f64, 2)) };
         let (busy, iowait) = parts(&self.machine, &now);
         let mut used = Used { busy, iowait, ..Used::default() };
         let mut daemons = Vec::new();
@@ -315,7 +356,11 @@ impl Watch {
         let mut disks = Vec::new();
         for (name, after) in &now.disks {
             let Some(before) = self.machine.disks.get(name) else { continue };
-            let d: Vec<f64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b) as f64 / seconds).collect();
+            let d: Vec<f64> = after
+                .iter()
+                .zip(before)
+                .map(|(a, b)| a.saturating_sub(*b) as f64 / seconds)
+                .collect();
             if let [read, written, reads, writes, busy_ms, flushes, flush_ms] = d[..]
                 && reads + writes > 0.0
             {
@@ -421,7 +466,8 @@ pub fn own_cpu() -> f64 {
 /// CPU seconds of processes that this one has started and that have ended.
 pub fn children_cpu() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     // Theirs stand behind our own: user and system.
     let ticks: u64 = fields.iter().skip(13).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
     ticks as f64 / ticks_per_second()
@@ -447,7 +493,12 @@ pub fn environment() -> Value {
         found.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
     };
     let os = read("/etc/os-release");
-    let os = os.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).unwrap_or_default().trim_matches('"').to_owned();
+    let os = os
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="))
+        .unwrap_or_default()
+        .trim_matches('"')
+        .to_owned();
     json!({
         "host": hostname(), "kernel": rustix::system::uname().release().to_string_lossy(), "os": os, "cores": cores(),
         "cpu": line(&read("/proc/cpuinfo"), "model name"), "memory": line(&read("/proc/meminfo"), "MemTotal"),
@@ -464,7 +515,8 @@ mod tests {
     fn the_kernels_counters_are_read_where_they_stand() {
         let m = Machine::parse(
             "cpu  10 20 30 400 50 6 7 8 0 0\ncpu0 1 2 3 4 5\n",
-            "   8       0 sdz 100 0 2000 10 200 0 4000 20 0 300 400 0 0 0 0 50 60\n   7       0 loop0 1 1 1 1 1 1 1 1 1 1 1\n",
+            "   8       0 sdz 100 0 2000 10 200 0 4000 20 0 300 400 0 0 0 0 50 60\n   7       0 \
+                loop0 1 1 1 1 1 1 1 1 1 1 1\n",
             "Inter-| x\n eth0: 1000 9 1 2 0 0 0 0 3000 9 3 4 0 0 0 0\n",
         );
         assert_eq!(m.cpu, [81, 50, 400]);
@@ -490,7 +542,9 @@ mod tests {
             proc(3, at("ab/x")),
             proc(4, format!("--dir={}", at("a"))),
         ];
-        let names = |of: Option<&Path>| of_cluster(all.clone(), of).into_iter().map(|p| p.pid).collect::<Vec<_>>();
+        let names = |of: Option<&Path>| {
+            of_cluster(all.clone(), of).into_iter().map(|p| p.pid).collect::<Vec<_>>()
+        };
         assert_eq!(names(Some(&dir.join("a"))), [1, 4]);
         assert_eq!(names(None).len(), 4);
         assert_eq!(names(Some(Path::new("/nowhere"))).len(), 4, "it cannot be told");
@@ -499,7 +553,8 @@ mod tests {
 
     #[test]
     fn daemons_are_known_by_their_command_lines() {
-        let name = |line: &str| daemon_name(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let name =
+            |line: &str| daemon_name(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(name("/usr/bin/ceph-osd -c /x -i 3").as_deref(), Some("osd.3"));
         assert_eq!(name("target/spirula osd --id 4 --dir d").as_deref(), Some("osd.4"));
         assert_eq!(name("spirula up --dir d --detach").as_deref(), Some("spirula up d"));
@@ -534,7 +589,8 @@ mod tests {
         }
         let each = (thread_cpu() - begun) / 20.0;
         println!("{each} s of CPU a second");
-        // A fiftieth is meant. It grows with the processes of a machine, and this is ten times as much.
+        // A fiftieth is meant. It grows with the processes of a machine, and this is ten times as
+        // much.
         assert!(each < 0.2, "{each} s of CPU a second");
         assert_eq!(w.during(|| 7), 7);
         let used = w.end(1).json;

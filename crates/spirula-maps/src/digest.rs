@@ -239,7 +239,8 @@ mod tests {
             up: vec![0, OSD_NONE],
             ..PgStat::default()
         };
-        let pgs: Vec<(PgId, &PgStat)> = vec![(PgId::new(1, 0), &one), (PgId::new(1, 1), &one), (PgId::new(2, 0), &one)];
+        let pgs: Vec<(PgId, &PgStat)> =
+            vec![(PgId::new(1, 0), &one), (PgId::new(1, 1), &one), (PgId::new(2, 0), &one)];
         let mut osd = OsdStatReport::default();
         osd.statfs.total = 100;
         osd.pool_statfs.insert(1, StoreStatfs { allocated: 7, ..StoreStatfs::default() });
@@ -264,7 +265,12 @@ mod tests {
             s
         };
         let (a, b, none) = (with(&[2, 3, 7]), with(&[3, 4, 7]), with(&[]));
-        let pgs = [(PgId::new(1, 0), &a), (PgId::new(1, 1), &b), (PgId::new(2, 0), &a), (PgId::new(2, 1), &none)];
+        let pgs = [
+            (PgId::new(1, 0), &a),
+            (PgId::new(1, 1), &b),
+            (PgId::new(2, 0), &a),
+            (PgId::new(2, 1), &none),
+        ];
         let d = PgDigest::from_reports(5, UTime::ZERO, pgs, BTreeMap::new());
         assert_eq!(d.purged_snaps, BTreeMap::from([(1, with(&[3, 7]).purged_snaps)]));
         assert_eq!(from_slice::<PgDigest>(&to_vec(&d)).unwrap(), d);

@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 
 impl FeatureSet {
     fn dump(&self) -> Value {
-        Value::Object(self.names.iter().map(|(b, n)| (format!("feature_{b}"), n.as_str().into())).collect())
+        Value::Object(
+            self.names.iter().map(|(b, n)| (format!("feature_{b}"), n.as_str().into())).collect(),
+        )
     }
     /// `{1=base v0.20,…}`.
     pub fn text(&self) -> String {
@@ -112,7 +114,9 @@ pub const CLIENT_FEATURES: &[&str] = &[
 
 impl MdsMap {
     fn client_features(&self) -> Vec<(usize, &'static str)> {
-        let bit = |b: usize| self.required_client_features.get(b / 8).is_some_and(|x| x >> (b % 8) & 1 == 1);
+        let bit = |b: usize| {
+            self.required_client_features.get(b / 8).is_some_and(|x| x >> (b % 8) & 1 == 1)
+        };
         let set = (0..self.required_client_features.len() * 8).filter(|b| bit(*b));
         set.map(|b| (b, CLIENT_FEATURES.get(b).copied().unwrap_or("unknown"))).collect()
     }
@@ -122,7 +126,11 @@ impl MdsMap {
         let ranks = |s: &std::collections::BTreeSet<i32>| s.iter().copied().collect::<Vec<i32>>();
         let up = self.up.iter().map(|(r, g)| (format!("mds_{r}"), (*g).into())).collect();
         let info = self.mds_info.iter().map(|(g, i)| (format!("gid_{g}"), i.dump())).collect();
-        let features = self.client_features().into_iter().map(|(b, n)| (format!("feature_{b}"), n.into())).collect();
+        let features = self
+            .client_features()
+            .into_iter()
+            .map(|(b, n)| (format!("feature_{b}"), n.into()))
+            .collect();
         object! {
             "epoch" => self.epoch,
             "flags" => self.flags,

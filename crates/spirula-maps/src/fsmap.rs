@@ -416,7 +416,11 @@ impl Decode for MdsMap {
             };
             let ev = d.u16()?;
             if ev < 9 {
-                return Err(DecodeError::TooOld { what: "MDSMap extension", version: ev as u8, oldest: 9 });
+                return Err(DecodeError::TooOld {
+                    what: "MDSMap extension",
+                    version: ev as u8,
+                    oldest: 9,
+                });
             }
             m.compat = d.get()?;
             m.metadata_pool = d.i64()?;
@@ -556,8 +560,15 @@ impl FsMap {
 
     /// What clients see of this map.
     pub fn user(&self) -> FsMapUser {
-        let fs = self.filesystems.iter().map(|f| FsInfo { cid: f.fscid, name: f.mds_map.fs_name.clone() });
-        FsMapUser { epoch: self.epoch, legacy_client_fscid: self.legacy_client_fscid, filesystems: fs.collect() }
+        let fs = self
+            .filesystems
+            .iter()
+            .map(|f| FsInfo { cid: f.fscid, name: f.mds_map.fs_name.clone() });
+        FsMapUser {
+            epoch: self.epoch,
+            legacy_client_fscid: self.legacy_client_fscid,
+            filesystems: fs.collect(),
+        }
     }
 }
 

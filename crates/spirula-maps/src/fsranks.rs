@@ -102,7 +102,8 @@ impl MdsMap {
     /// Ranks that are served or on the way there, none of them following another.
     pub fn followable(&self, rank: i32) -> bool {
         let served = |s: i32| matches!(s, state::CLIENTREPLAY | state::ACTIVE | state::STOPPING);
-        self.state_of(rank).is_some_and(served) && !self.in_state(state::STANDBY_REPLAY).any(|i| i.rank == rank)
+        self.state_of(rank).is_some_and(served)
+            && !self.in_state(state::STANDBY_REPLAY).any(|i| i.rank == rank)
     }
 
     /// Servers of one release may be followed by those of the next: there is but one of them.
@@ -153,11 +154,14 @@ impl FsMap {
 
     /// All servers.
     pub fn servers(&self) -> impl Iterator<Item = &MdsInfo> {
-        self.filesystems.iter().flat_map(|f| f.mds_map.mds_info.values()).chain(self.standby_daemons.values())
+        self.filesystems
+            .iter()
+            .flat_map(|f| f.mds_map.mds_info.values())
+            .chain(self.standby_daemons.values())
     }
 
-    /// What of this map those see who see only some file systems, `sees` of their names; `None` if that is all of it. Standbys are
-    /// everybody's.
+    /// What of this map those see who see only some file systems, `sees` of their names; `None` if
+    /// that is all of it. Standbys are everybody's.
     pub fn seen_by(&self, sees: impl Fn(&str) -> bool) -> Option<Self> {
         if self.filesystems.iter().all(|f| sees(&f.mds_map.fs_name)) {
             return None;

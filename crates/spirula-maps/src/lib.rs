@@ -31,14 +31,16 @@ pub mod stat;
 
 pub use digest::{OsdStatSum, PgDigest, PoolSum};
 pub use fsdump::CLIENT_FEATURES;
-pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state};
+pub use fsmap::{
+    CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state,
+};
 pub use fsranks::{MDS_FROZEN, mds_flag};
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
 pub use mondump::{mon_feature_bit, mon_feature_names};
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
-    Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue,
-    PoolSnap, SnapIntervals, UpActing,
+    Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool,
+    PgTable, PoolOptValue, PoolSnap, SnapIntervals, UpActing,
 };
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;

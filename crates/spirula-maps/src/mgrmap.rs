@@ -213,7 +213,11 @@ impl MgrMap {
         Self {
             epoch,
             modules: set(&["iostat", "nfs", "restful"]),
-            always_on_modules: BTreeMap::from([(14, nautilus), (15, octopus.clone()), (16, octopus)]),
+            always_on_modules: BTreeMap::from([
+                (14, nautilus),
+                (15, octopus.clone()),
+                (16, octopus),
+            ]),
             ..Self::default()
         }
     }
@@ -272,9 +276,13 @@ impl Decode for MgrMap {
             if v >= 10 {
                 let addrs: Vec<AddrVec> = d.get()?;
                 // Names came with v12; before that the addresses are anonymous.
-                let names: Vec<String> = if v >= 12 { d.get()? } else { vec![String::new(); addrs.len()] };
+                let names: Vec<String> =
+                    if v >= 12 { d.get()? } else { vec![String::new(); addrs.len()] };
                 if names.len() != addrs.len() {
-                    return Err(DecodeError::Value { what: "MgrMap client names", value: names.len() as i64 });
+                    return Err(DecodeError::Value {
+                        what: "MgrMap client names",
+                        value: names.len() as i64,
+                    });
                 }
                 m.clients = names.into_iter().zip(addrs).collect();
             }

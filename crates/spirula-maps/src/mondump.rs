@@ -87,8 +87,18 @@ impl MonMap {
     /// `mon dump`, with a newline at the end.
     pub fn dump_text(&self) -> String {
         let mut o = format!("epoch {}\nfsid {}\n", self.epoch, self.fsid);
-        let _ = writeln!(o, "last_changed {}\ncreated {}", self.last_changed.to_iso(), self.created.to_iso());
-        let _ = writeln!(o, "min_mon_release {} ({})", self.min_mon_release, release_name(self.min_mon_release));
+        let _ = writeln!(
+            o,
+            "last_changed {}\ncreated {}",
+            self.last_changed.to_iso(),
+            self.created.to_iso()
+        );
+        let _ = writeln!(
+            o,
+            "min_mon_release {} ({})",
+            self.min_mon_release,
+            release_name(self.min_mon_release)
+        );
         let _ = writeln!(o, "election_strategy: {}", self.strategy);
         if self.stretch_mode {
             let _ = writeln!(o, "stretch_mode_enabled 1\ntiebreaker_mon {}", self.tiebreaker_mon);
@@ -109,8 +119,19 @@ impl MonMap {
 
 impl ModuleOption {
     fn dump(&self) -> Value {
-        const TYPES: &[&str] =
-            &["uint", "int", "str", "float", "bool", "addr", "addrvec", "uuid", "size", "secs", "millisecs"];
+        const TYPES: &[&str] = &[
+            "uint",
+            "int",
+            "str",
+            "float",
+            "bool",
+            "addr",
+            "addrvec",
+            "uuid",
+            "size",
+            "secs",
+            "millisecs",
+        ];
         const LEVELS: &[&str] = &["basic", "advanced", "dev"];
         object! {
             "name" => self.name.as_str(),
@@ -154,9 +175,12 @@ impl MgrMap {
                 "available_modules" => modules(&s.available_modules),
             }
         };
-        let services: Map<String, Value> = self.services.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect();
-        let always =
-            self.always_on_modules.iter().map(|(r, v)| (release_name(u8::try_from(*r).unwrap_or(0)).into(), list(v)));
+        let services: Map<String, Value> =
+            self.services.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect();
+        let always = self
+            .always_on_modules
+            .iter()
+            .map(|(r, v)| (release_name(u8::try_from(*r).unwrap_or(0)).into(), list(v)));
         object! {
             "epoch" => self.epoch,
             "active_gid" => self.active_gid,

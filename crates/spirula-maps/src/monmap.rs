@@ -93,7 +93,11 @@ fn get_feature(d: &mut Decoder<'_>) -> Result<u64, DecodeError> {
 
 impl MonMap {
     /// The first map of a cluster: epoch 0, monitors ranked in the order given.
-    pub fn initial(fsid: Uuid, created: UTime, mons: impl IntoIterator<Item = (String, AddrVec)>) -> Self {
+    pub fn initial(
+        fsid: Uuid,
+        created: UTime,
+        mons: impl IntoIterator<Item = (String, AddrVec)>,
+    ) -> Self {
         let mut m = Self {
             fsid,
             last_changed: created,

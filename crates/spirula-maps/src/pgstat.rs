@@ -149,7 +149,8 @@ impl PgStat {
 
     /// As `pg ls -f json` prints an entry, key by key.
     pub fn dump(&self, pg: PgId) -> Value {
-        let purged: Vec<Value> = self.purged_snaps.intervals().map(|(s, l)| json!({"start": s, "length": l})).collect();
+        let purged: Vec<Value> =
+            self.purged_snaps.intervals().map(|(s, l)| json!({"start": s, "length": l})).collect();
         object! {
             "pgid" => pg.to_string(),
             "version" => self.version.to_string(),
@@ -331,7 +332,11 @@ impl OsdStatReport {
     }
     /// Share of raw space in use, 0 to 1.
     pub fn use_ratio(&self) -> f64 {
-        if self.statfs.total <= 0 { 0.0 } else { self.statfs.used_raw() as f64 / self.statfs.total as f64 }
+        if self.statfs.total <= 0 {
+            0.0
+        } else {
+            self.statfs.used_raw() as f64 / self.statfs.total as f64
+        }
     }
 
     /// As `pg dump osds -f json` prints an entry, key by key, with `osd` in front if given.
@@ -427,7 +432,8 @@ mod tests {
 
     #[test]
     fn reports_round_trip() {
-        let mut s = PgStat { up: vec![1, 2], acting: vec![2], acting_primary: 2, ..PgStat::default() };
+        let mut s =
+            PgStat { up: vec![1, 2], acting: vec![2], acting_primary: 2, ..PgStat::default() };
         s.touch(UTime { sec: 1_700_000_000, nsec: 5 }, PgState::ACTIVE | PgState::CLEAN);
         s.purged_snaps.insert(3, 2);
         assert_eq!(from_slice::<PgStat>(&to_vec(&s)).unwrap(), s);
@@ -438,14 +444,18 @@ mod tests {
 
     #[test]
     fn a_state_lasts_until_the_next_and_another_primary_goes_on_from_it() {
-        let (a, b, c) = (UTime { sec: 1, nsec: 0 }, UTime { sec: 2, nsec: 0 }, UTime { sec: 3, nsec: 0 });
+        let (a, b, c) =
+            (UTime { sec: 1, nsec: 0 }, UTime { sec: 2, nsec: 0 }, UTime { sec: 3, nsec: 0 });
         let mut old = PgStat::default();
         old.touch(a, PgState::ACTIVE | PgState::CLEAN);
         let mut new = PgStat::default();
         new.touch(b, PgState::PEERED | PgState::UNDERSIZED | PgState::DEGRADED);
         old.lasted(b);
         new.inherit(&old);
-        assert_eq!((new.last_active, new.last_clean, new.last_fullsized, new.last_undegraded), (b, b, b, b));
+        assert_eq!(
+            (new.last_active, new.last_clean, new.last_fullsized, new.last_undegraded),
+            (b, b, b, b)
+        );
         new.lasted(c);
         assert_eq!((new.last_active, new.last_peered, new.last_unstale), (b, c, c));
     }

@@ -116,8 +116,9 @@ impl PgState {
         if s == "unknown" {
             return Some(Self::UNKNOWN);
         }
-        s.split('+')
-            .try_fold(Self::UNKNOWN, |acc, word| Self::NAMES.iter().find(|(_, n)| *n == word).map(|(b, _)| acc | *b))
+        s.split('+').try_fold(Self::UNKNOWN, |acc, word| {
+            Self::NAMES.iter().find(|(_, n)| *n == word).map(|(b, _)| acc | *b)
+        })
     }
 }
 

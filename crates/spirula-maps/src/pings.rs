@@ -1,4 +1,5 @@
-//! How long heartbeats between two OSDs take over one network: what an OSD reports of those that take long.
+//! How long heartbeats between two OSDs take over one network: what an OSD reports of those that
+//! take long.
 
 use serde_json::{Value, json};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -80,8 +81,7 @@ pub(crate) fn by_osd(paths: &[PathTimes]) -> Value {
             None => rows.push((p.to, p.at, vec![one])),
         }
     }
-    let row =
-        |(to, at, list): (OsdId, UTime, Vec<Value>)| json!({"osd": to, "last update": at.to_iso(), "interfaces": list});
+    let row = |(to, at, list): (OsdId, UTime, Vec<Value>)| json!({"osd": to, "last update": at.to_iso(), "interfaces": list});
     rows.into_iter().map(row).collect()
 }
 

@@ -1,8 +1,9 @@
-//! Daemons that work beside the cluster and tell the manager that they are there: gateways, mirror daemons.
+//! Daemons that work beside the cluster and tell the manager that they are there: gateways, mirror
+//! daemons.
 //!
-//! [`ServiceMap`] is a value: the manager keeps it and the monitors are sent it with each digest. Its encoding is Spirula's own, as no
-//! client is sent it; what people and `rbd` are shown of it ([`ServiceMap::dump`], [`ServiceMap::status`], [`ServiceMap::summaries`]) has
-//! Ceph's form.
+//! [`ServiceMap`] is a value: the manager keeps it and the monitors are sent it with each digest.
+//! Its encoding is Spirula's own, as no client is sent it; what people and `rbd` are shown of it
+//! ([`ServiceMap::dump`], [`ServiceMap::status`], [`ServiceMap::summaries`]) has Ceph's form.
 
 use serde_json::{Map, Value, json};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -115,7 +116,9 @@ impl Encode for ServiceMap {
 
 impl Decode for ServiceMap {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("ServiceMap", 1, |d, _| Ok(Self { epoch: d.u64()?, modified: d.get()?, services: d.get()? }))
+        d.versioned("ServiceMap", 1, |d, _| {
+            Ok(Self { epoch: d.u64()?, modified: d.get()?, services: d.get()? })
+        })
     }
 }
 
@@ -149,15 +152,20 @@ impl ServiceMap {
         let kind = |daemons: &BTreeMap<String, ServiceEntry>| -> Value {
             daemons.iter().map(|(name, d)| (name.clone(), of(d))).collect::<Map<_, _>>().into()
         };
-        self.only_here().map(|(k, daemons)| (k.clone(), kind(daemons))).collect::<Map<_, _>>().into()
+        self.only_here()
+            .map(|(k, daemons)| (k.clone(), kind(daemons)))
+            .collect::<Map<_, _>>()
+            .into()
     }
 
-    /// Each kind of service with a line about it: how many daemons there are, of what type, on how many hosts and in how many zones.
+    /// Each kind of service with a line about it: how many daemons there are, of what type, on how
+    /// many hosts and in how many zones.
     pub fn summaries(&self) -> impl Iterator<Item = (String, String)> {
         self.only_here().map(|(kind, daemons)| (line(kind), line(&summary(daemons))))
     }
 
-    /// How many daemons of each kind have told each value of a fact; those that did not tell it are `unknown`.
+    /// How many daemons of each kind have told each value of a fact; those that did not tell it are
+    /// `unknown`.
     pub fn counted(&self, fact: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
         let count = |daemons: &BTreeMap<String, ServiceEntry>| {
             let mut counts = BTreeMap::new();
@@ -170,7 +178,8 @@ impl ServiceMap {
         self.only_here().map(|(kind, daemons)| (kind.clone(), count(daemons))).collect()
     }
 
-    /// What daemons work at, as lines of `status`: each kind of work, and below it who does it. Empty if nobody says anything.
+    /// What daemons work at, as lines of `status`: each kind of work, and below it who does it.
+    /// Empty if nobody says anything.
     pub fn tasks(&self) -> String {
         let mut out = String::new();
         for (kind, daemons) in &self.services {
@@ -195,14 +204,16 @@ fn line(text: &str) -> String {
 }
 
 fn summary(daemons: &BTreeMap<String, ServiceEntry>) -> String {
-    let told = |fact: &str| daemons.values().filter_map(|d| d.metadata.get(fact)).collect::<BTreeSet<_>>();
+    let told =
+        |fact: &str| daemons.values().filter_map(|d| d.metadata.get(fact)).collect::<BTreeSet<_>>();
     let kind = daemons.values().filter_map(|d| d.metadata.get("daemon_type")).next_back();
     let kind = kind.map_or("daemon", String::as_str);
     let several = if daemons.len() > 1 { "s" } else { "" };
     let mut out = format!("{} {kind}{several} active", daemons.len());
     // As with Ceph "1 hosts", too.
     let places = [("hosts", told("hostname").len()), ("zones", told("zone_id").len())];
-    let places: Vec<String> = places.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
+    let places: Vec<String> =
+        places.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
     if !places.is_empty() {
         out += &format!(" ({})", places.join(", "));
     }
@@ -237,7 +248,8 @@ mod tests {
         let gateways = [("1", gateway("z", "a")), ("2", gateway("z", "b"))];
         let gateways = gateways.into_iter().map(|(n, d)| (n.to_owned(), d)).collect();
         let mirrors = BTreeMap::from([("4124".to_owned(), mirror)]);
-        let services = BTreeMap::from([("rgw".to_owned(), gateways), ("rbd-mirror".to_owned(), mirrors)]);
+        let services =
+            BTreeMap::from([("rgw".to_owned(), gateways), ("rbd-mirror".to_owned(), mirrors)]);
         ServiceMap { epoch: 2, modified: UTime { sec: 1_795_743_926, nsec: 0 }, services }
     }
 
@@ -250,13 +262,26 @@ mod tests {
     fn of_metadata_servers_it_is_only_shown_what_they_work_at() {
         let mut map = map();
         assert_eq!(map.tasks(), "");
-        let scrubs =
-            |state: &str| ServiceEntry { task_status: facts(&[("scrub status", state)]), ..Default::default() };
-        map.services.insert("mds".into(), [("a".into(), scrubs("paused")), ("b".into(), scrubs("active"))].into());
-        assert_eq!(map.tasks(), "    scrub status:\n        mds.a: paused\n        mds.b: active\n");
-        assert_eq!(map.dump()["services"]["mds"]["daemons"]["a"]["task_status"], json!({"scrub status": "paused"}));
+        let scrubs = |state: &str| ServiceEntry {
+            task_status: facts(&[("scrub status", state)]),
+            ..Default::default()
+        };
+        map.services.insert(
+            "mds".into(),
+            [("a".into(), scrubs("paused")), ("b".into(), scrubs("active"))].into(),
+        );
+        assert_eq!(
+            map.tasks(),
+            "    scrub status:\n        mds.a: paused\n        mds.b: active\n"
+        );
+        assert_eq!(
+            map.dump()["services"]["mds"]["daemons"]["a"]["task_status"],
+            json!({"scrub status": "paused"})
+        );
         assert_eq!(map.status().get("mds"), None);
-        assert!(map.summaries().all(|(kind, _)| kind != "mds") && !map.counted("x").contains_key("mds"));
+        assert!(
+            map.summaries().all(|(kind, _)| kind != "mds") && !map.counted("x").contains_key("mds")
+        );
     }
 
     /// Any client may say that it is a service, in what words it likes.
@@ -268,12 +293,16 @@ mod tests {
             task_status: facts(&[(odd, odd), ("long", &"x".repeat(60_000))]),
             ..ServiceEntry::default()
         };
-        let services = BTreeMap::from([(odd.to_owned(), BTreeMap::from([(odd.to_owned(), daemon)]))]);
+        let services =
+            BTreeMap::from([(odd.to_owned(), BTreeMap::from([(odd.to_owned(), daemon)]))]);
         let map = ServiceMap { services, ..ServiceMap::default() };
         let shown: Vec<String> = map.summaries().flat_map(|(k, l)| [k, l]).collect();
         assert!(!shown.concat().chars().any(char::is_control), "{shown:?}");
         let tasks = map.tasks();
-        assert!(!tasks.replace('\n', "").chars().any(char::is_control) && tasks.lines().count() == 4, "{tasks}");
+        assert!(
+            !tasks.replace('\n', "").chars().any(char::is_control) && tasks.lines().count() == 4,
+            "{tasks}"
+        );
         assert!(tasks.len() < 2000);
     }
 
@@ -283,16 +312,25 @@ mod tests {
         let daemon = &dump["services"]["rbd-mirror"]["daemons"]["4124"];
         assert_eq!(daemon["addr"], "127.0.0.1:0/4080322726");
         assert_eq!(daemon["start_stamp"], "2026-11-27T01:45:25.143966+0000");
-        assert_eq!(dump["services"]["rgw"]["daemons"]["1"]["addr"], "(unrecognized address family 0)/0");
+        assert_eq!(
+            dump["services"]["rgw"]["daemons"]["1"]["addr"],
+            "(unrecognized address family 0)/0"
+        );
         assert_eq!(dump["services"]["rgw"]["daemons"]["summary"], "");
         let status = map().status();
         assert_eq!(status["rbd-mirror"]["4124"]["status"], json!({"json": "{}"}));
         assert_eq!(status["rbd-mirror"]["4124"]["last_beacon"], "0.000000");
         let map = map();
         let lines: Vec<_> = map.summaries().collect();
-        let wanted = [("rbd-mirror", "1 daemon active (1 hosts)"), ("rgw", "2 gateways active (2 hosts, 1 zones)")];
+        let wanted = [
+            ("rbd-mirror", "1 daemon active (1 hosts)"),
+            ("rgw", "2 gateways active (2 hosts, 1 zones)"),
+        ];
         assert_eq!(lines, wanted.map(|(k, l)| (k.to_owned(), l.to_owned())));
-        assert_eq!(map.counted("ceph_version")["rbd-mirror"], BTreeMap::from([("16".to_owned(), 1)]));
+        assert_eq!(
+            map.counted("ceph_version")["rbd-mirror"],
+            BTreeMap::from([("16".to_owned(), 1)])
+        );
         assert_eq!(map.counted("ceph_version")["rgw"], BTreeMap::from([("unknown".to_owned(), 2)]));
     }
 }

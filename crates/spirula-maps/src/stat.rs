@@ -33,7 +33,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What a PG or pool holds and has done (object_stat_sum_t v20). Bytes, objects, operations, KiB as named.
+    /// What a PG or pool holds and has done (object_stat_sum_t v20). Bytes, objects, operations,
+    /// KiB as named.
     ObjectStatSum {
         /// Logical bytes.
         num_bytes: i64,
@@ -192,7 +193,11 @@ impl Decode for ObjectStatSum {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("object_stat_sum_t", 20, |d, v| {
             if v < 20 {
-                return Err(DecodeError::TooOld { what: "object_stat_sum_t", version: v, oldest: 20 });
+                return Err(DecodeError::TooOld {
+                    what: "object_stat_sum_t",
+                    version: v,
+                    oldest: 20,
+                });
             }
             Self::decode_fields(d)
         })

@@ -21,7 +21,11 @@ fn unhex(s: &str) -> Vec<u8> {
 
 /// The golden messages, each with what it is.
 fn golden() -> Vec<(Message, String)> {
-    let out = Command::new("gzip").arg("-dc").arg(vectors().join("messages.jsonl.gz")).output().expect("gzip");
+    let out = Command::new("gzip")
+        .arg("-dc")
+        .arg(vectors().join("messages.jsonl.gz"))
+        .output()
+        .expect("gzip");
     assert!(out.status.success(), "{out:?}");
     let text = String::from_utf8(out.stdout).unwrap();
     let all = text.lines().map(|line| {
@@ -234,7 +238,12 @@ fn payloads_are_slices_of_the_data_segment() {
     let body = MOsdOp::new(
         Default::default(),
         1,
-        spirula_types::ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 },
+        spirula_types::ObjectLocator {
+            pool: 1,
+            key: Bytes::new(),
+            namespace: Bytes::new(),
+            hash: -1,
+        },
         "o".into(),
         ops,
     );
@@ -244,7 +253,11 @@ fn payloads_are_slices_of_the_data_segment() {
     assert_eq!(back.ops[1].indata.as_ptr() as usize, m.data.as_ptr() as usize + 4096);
     // And one filled part leaves without a copy.
     let reply = MOsdOpReply {
-        ops: vec![OpResult { op: OsdOp { indata: data.clone(), ..OsdOp::read(0, 0) }, rval: 0, output_crc: None }],
+        ops: vec![OpResult {
+            op: OsdOp { indata: data.clone(), ..OsdOp::read(0, 0) },
+            rval: 0,
+            output_crc: None,
+        }],
         ..MOsdOpReply::to(&back, 3, 0)
     };
     assert_eq!(reply.into_message(1).data.as_ptr(), data.as_ptr());
@@ -266,22 +279,29 @@ fn a_reply_knows_the_checksum_of_its_only_output() {
     assert_eq!(crc(vec![]), None);
 }
 
-/// The monitor's echo has the lengths that were traced at a real cluster, 134 bytes for a boot and 130 else, and what a metadata server
-/// says is read as it was written, also by an older version's rules.
+/// The monitor's echo has the lengths that were traced at a real cluster, 134 bytes for a boot and
+/// 130 else, and what a metadata server says is read as it was written, also by an older version's
+/// rules.
 #[test]
 fn beacons_of_metadata_servers() {
-    let echo = |state| MMdsBeacon { gid: 7, state, seq: 9, name: "a".into(), ..MMdsBeacon::default() };
+    let echo =
+        |state| MMdsBeacon { gid: 7, state, seq: 9, name: "a".into(), ..MMdsBeacon::default() };
     assert_eq!(echo(-4).into_message(0).front.len(), 134);
     assert_eq!(echo(13).into_message(0).front.len(), 130);
-    let metric =
-        MdsMetric { kind: 10, severity: 1, message: "slow".into(), metadata: [("k".into(), "v".into())].into() };
+    let metric = MdsMetric {
+        kind: 10,
+        severity: 1,
+        message: "slow".into(),
+        metadata: [("k".into(), "v".into())].into(),
+    };
     let mut compat = spirula_encoding::Encoder::new();
     for names in [vec![], vec![], vec![(1u64, "base v0.20".to_owned())]] {
         compat.u64(names.iter().fold(0, |m, (b, _)| m | 1 << b));
         compat.put(&names.into_iter().collect::<std::collections::BTreeMap<u64, String>>());
     }
     for state in [-4, 13] {
-        let facts = if state == -4 { [("hostname".to_owned(), "h".to_owned())].into() } else { [].into() };
+        let facts =
+            if state == -4 { [("hostname".to_owned(), "h".to_owned())].into() } else { [].into() };
         let b = MMdsBeacon {
             epoch: 5,
             compat: compat.as_slice().to_vec().into(),
@@ -295,9 +315,16 @@ fn beacons_of_metadata_servers() {
         assert_eq!((m.version, m.compat, m.priority), (8, 6, 196));
         assert_eq!(MMdsBeacon::from_message(&m).unwrap(), b);
         let old = Message { version: 7, ..m.clone() };
-        assert_eq!(MMdsBeacon::from_message(&old).unwrap(), MMdsBeacon { fs: String::new(), ..b.clone() });
+        assert_eq!(
+            MMdsBeacon::from_message(&old).unwrap(),
+            MMdsBeacon { fs: String::new(), ..b.clone() }
+        );
         for cut in 0..m.front.len() {
-            assert!(MMdsBeacon::from_message(&Message { front: m.front.slice(..cut), ..m.clone() }).is_err(), "{cut}");
+            assert!(
+                MMdsBeacon::from_message(&Message { front: m.front.slice(..cut), ..m.clone() })
+                    .is_err(),
+                "{cut}"
+            );
         }
     }
     let t = MMdsLoadTargets { version: 1, gid: 7, targets: [0, 2].into() };

@@ -6,7 +6,8 @@
 use bytes::{Buf, Bytes, BytesMut};
 use spirula_messages::Message;
 use spirula_messenger::auth::{
-    AuthAnswer, AuthStart, BadMethod, Credentials, Granted, METHOD_CEPHX, Mode, ModePolicy, Secret, Secrets,
+    AuthAnswer, AuthStart, BadMethod, Credentials, Granted, METHOD_CEPHX, Mode, ModePolicy, Secret,
+    Secrets,
 };
 use spirula_messenger::{Connection, Endpoint, Event, Policy, Target, Wanted};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
@@ -20,8 +21,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const NOW: Duration = Duration::from_secs(1);
 
 fn secrets(mode: Mode) -> Secrets {
-    let connection_secret: Vec<u8> = if mode == Mode::Secure { (0..64).collect() } else { Vec::new() };
-    Secrets { session_key: Secret::new(vec![1; 16]), connection_secret: Secret::new(connection_secret) }
+    let connection_secret: Vec<u8> =
+        if mode == Mode::Secure { (0..64).collect() } else { Vec::new() };
+    Secrets {
+        session_key: Secret::new(vec![1; 16]),
+        connection_secret: Secret::new(connection_secret),
+    }
 }
 
 #[derive(Debug)]
@@ -50,8 +55,13 @@ fn open(mode: Mode) -> Result<(Connection, Connection), Box<dyn std::error::Erro
         modes,
         ..Endpoint::new(EntityType::Osd, 1, AddrVec::one(addr))
     });
-    let target =
-        Target { addr, entity: EntityType::Osd, credentials: Box::new(Known), global_seq: 1, policy: Policy::Lossy };
+    let target = Target {
+        addr,
+        entity: EntityType::Osd,
+        credentials: Box::new(Known),
+        global_seq: 1,
+        policy: Policy::Lossy,
+    };
     let mut client = Connection::connect(endpoint.clone(), target, NOW);
     let mut server = Connection::accept(endpoint, "10.0.0.1:2".parse()?, NOW);
     let (mut up, mut down) = (BytesMut::new(), BytesMut::new());
@@ -127,7 +137,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 assert_eq!(events.len(), 1);
             }
             let per = |d: Duration| d.as_nanos() as f64 / rounds as f64 / 1000.0;
-            println!("{mode:>6} {size:>8} bytes: send {:9.2} us, receive {:9.2} us", per(sending), per(receiving));
+            println!(
+                "{mode:>6} {size:>8} bytes: send {:9.2} us, receive {:9.2} us",
+                per(sending),
+                per(receiving)
+            );
         }
     }
     Ok(())

@@ -145,7 +145,14 @@ impl ModePolicy {
     /// The same modes between all.
     pub fn all(modes: &Modes) -> Self {
         let m = || modes.clone();
-        Self { mon_cluster: m(), mon_service: m(), mon_client: m(), cluster: m(), service: m(), client: m() }
+        Self {
+            mon_cluster: m(),
+            mon_service: m(),
+            mon_client: m(),
+            cluster: m(),
+            service: m(),
+            client: m(),
+        }
     }
 
     /// What `own` allows, or wants of, a `peer`, best first.
@@ -155,7 +162,9 @@ impl ModePolicy {
             (EntityType::Client, _) => &self.client,
             (EntityType::Mon, EntityType::Mon) => &self.mon_cluster,
             (EntityType::Mon, _) => &self.mon_service,
-            (_, EntityType::Mon | EntityType::Mgr | EntityType::Mds | EntityType::Osd) => &self.cluster,
+            (_, EntityType::Mon | EntityType::Mgr | EntityType::Mds | EntityType::Osd) => {
+                &self.cluster
+            }
             _ => &self.service,
         };
         list.as_slice()
@@ -364,7 +373,10 @@ mod tests {
     #[test]
     fn mode_lists_read_as_in_ceph_and_refuse_what_is_none() {
         let m: Modes = "secure, crc secure".parse().unwrap();
-        assert_eq!((m.as_slice(), m.to_string().as_str()), (&[Mode::Secure, Mode::Crc][..], "secure crc"));
+        assert_eq!(
+            (m.as_slice(), m.to_string().as_str()),
+            (&[Mode::Secure, Mode::Crc][..], "secure crc")
+        );
         for bad in ["", " , ", "tls", "crc Secure"] {
             assert_eq!(bad.parse::<Modes>(), Err(BadModes(bad.to_owned())));
         }
@@ -383,7 +395,12 @@ mod tests {
         p.mon_client = list("secure");
         assert!(secure(&p, Client, Mon) && !secure(&p, Client, Osd));
         p.cluster = list("secure");
-        assert!(secure(&p, Osd, Mon) && secure(&p, Osd, Osd) && secure(&p, Mgr, Osd) && !secure(&p, Osd, Client));
+        assert!(
+            secure(&p, Osd, Mon)
+                && secure(&p, Osd, Osd)
+                && secure(&p, Mgr, Osd)
+                && !secure(&p, Osd, Client)
+        );
         p.service = list("secure");
         assert!(secure(&p, Osd, Client) && !secure(&p, Client, Osd));
         p.client = list("secure");

@@ -66,7 +66,10 @@ fn guess(b: &[u8]) -> &'static str {
         (b"\x16\x03", "a TLS handshake"),
         (b"SSH-", "an SSH banner"),
     ];
-    KNOWN.iter().find(|(p, _)| b.starts_with(p)).map_or("unknown bytes in place of the banner", |(_, w)| w)
+    KNOWN
+        .iter()
+        .find(|(p, _)| b.starts_with(p))
+        .map_or("unknown bytes in place of the banner", |(_, w)| w)
 }
 
 #[cfg(test)]

@@ -80,9 +80,10 @@ pub struct Endpoint {
     /// Its addresses as published in the maps, nonce included. A client without a
     /// listening address leaves them blank; it then learns its IP from a server.
     pub addrs: AddrVec,
-    /// The IP of a client with blank `addrs`, as the first server saw it that proved itself. It says so on all its connections, also where
-    /// another network leads to the server: by one address it is fenced, and a server that knew it by another would
-    /// go on serving it. To be shared by all endpoints of the client.
+    /// The IP of a client with blank `addrs`, as the first server saw it that proved itself. It
+    /// says so on all its connections, also where another network leads to the server: by one
+    /// address it is fenced, and a server that knew it by another would go on serving it. To be
+    /// shared by all endpoints of the client.
     pub learned: Arc<OnceLock<IpAddr>>,
     /// Nonce of a client with blank `addrs`.
     pub nonce: u32,
@@ -157,8 +158,19 @@ pub enum Policy {
 impl Target {
     /// A lossy connection of who says, by method "none", that it is `kind`.`id` with `global_id`
     /// (0 asks a monitor for a new one).
-    pub fn none(addr: EntityAddr, entity: EntityType, kind: EntityType, id: &str, global_id: u64) -> Self {
-        let none = NoneRequest { to_monitor: entity == EntityType::Mon, kind, id: id.to_owned(), global_id };
+    pub fn none(
+        addr: EntityAddr,
+        entity: EntityType,
+        kind: EntityType,
+        id: &str,
+        global_id: u64,
+    ) -> Self {
+        let none = NoneRequest {
+            to_monitor: entity == EntityType::Mon,
+            kind,
+            id: id.to_owned(),
+            global_id,
+        };
         Self { addr, entity, credentials: Box::new(none), global_seq: 1, policy: Policy::Lossy }
     }
 }

@@ -76,7 +76,8 @@ pub enum Event {
     Established(Peer),
     /// A message came.
     Message(Received),
-    /// A message came that has more bytes than the peer may send ([`crate::Limits::request`]); nothing but this was kept.
+    /// A message came that has more bytes than the peer may send ([`crate::Limits::request`]);
+    /// nothing but this was kept.
     TooLarge {
         /// Its type.
         kind: u16,
@@ -155,14 +156,15 @@ enum Side {
 /// Replies of one connection to attempts that fail but may be repeated (other method, stale
 /// numbers); a peer that needs more is not making progress.
 const ATTEMPTS: u32 = 16;
-/// For so long, and at most twice as long, the peer's clock is taken to be where its questions showed it.
+/// For so long, and at most twice as long, the peer's clock is taken to be where its questions
+/// showed it.
 const OF_QUESTIONS: Duration = Duration::from_secs(60);
-/// So much earlier than the peer's clock is thought to be this side says to live: librados takes a stamp that its clock has not come to
-/// for one of 136 years ago, and this side for dead.
+/// So much earlier than the peer's clock is thought to be this side says to live: librados takes a
+/// stamp that its clock has not come to for one of 136 years ago, and this side for dead.
 const BEHIND: Duration = Duration::from_millis(100);
 
-/// How far a peer's clock is ahead, in nanoseconds: the most that its questions showed in the stretch of [`OF_QUESTIONS`] that began at
-/// `since`, and in the one before.
+/// How far a peer's clock is ahead, in nanoseconds: the most that its questions showed in the
+/// stretch of [`OF_QUESTIONS`] that began at `since`, and in the one before.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     since: Duration,
@@ -201,10 +203,12 @@ pub struct Connection {
     heard: Duration,
     /// When a silent peer was asked last.
     asked: Duration,
-    /// By how many nanoseconds the peer's clock is ahead of this side's monotonic one, as far as its questions whether this side lives
-    /// show it: the most that any did of late, since one that lay unread says too little, and clocks drift and are set.
+    /// By how many nanoseconds the peer's clock is ahead of this side's monotonic one, as far as
+    /// its questions whether this side lives show it: the most that any did of late, since one that
+    /// lay unread says too little, and clocks drift and are set.
     ahead: Option<Ahead>,
-    /// The latest stamp of the peer's that was said to live at. A peer goes by the last one that it hears, so none is smaller.
+    /// The latest stamp of the peer's that was said to live at. A peer goes by the last one that it
+    /// hears, so none is smaller.
     lived: UTime,
 }
 
@@ -232,7 +236,14 @@ impl Connection {
         c
     }
 
-    fn new(endpoint: Arc<Endpoint>, side: Side, session: Session, lossy: bool, global_seq: u64, now: Duration) -> Self {
+    fn new(
+        endpoint: Arc<Endpoint>,
+        side: Side,
+        session: Session,
+        lossy: bool,
+        global_seq: u64,
+        now: Duration,
+    ) -> Self {
         let mut out = OutBuffer::default();
         let banner = banner::write(endpoint.frames_2_1);
         out.raw(&banner);
@@ -293,7 +304,12 @@ impl Connection {
     ///
     /// # Errors
     /// [`ProtocolError`]; the connection is closed then.
-    pub fn receive(&mut self, now: Duration, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    pub fn receive(
+        &mut self,
+        now: Duration,
+        buf: &mut BytesMut,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         self.heard = now;
         let r = self.receive_all(buf, out).and_then(|()| self.check_nonces());
         if r.is_err() {
@@ -306,11 +322,17 @@ impl Connection {
         if self.used_up { Err(ProtocolError::NoncesUsedUp) } else { Ok(()) }
     }
 
-    fn receive_all(&mut self, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn receive_all(
+        &mut self,
+        buf: &mut BytesMut,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         if self.phase == Phase::Banner {
             let mut raw = buf.get(..buf.len().min(banner::MAX_LEN)).unwrap_or_default().to_vec();
             let before = buf.len();
-            let Some(theirs) = banner::read(buf, features::MSGR2_REVISION_1)? else { return Ok(()) };
+            let Some(theirs) = banner::read(buf, features::MSGR2_REVISION_1)? else {
+                return Ok(());
+            };
             raw.truncate(before - buf.len());
             let both = self.endpoint.frames_2_1 && theirs & features::MSGR2_REVISION_1 != 0;
             self.codec = if both { Codec::Crc1 } else { Codec::Crc0 };
@@ -407,13 +429,19 @@ impl Connection {
                 // Who it is comes, authenticated, with AUTH_REQUEST.
                 self.hello = EntityType::from_wire(hello.entity).ok_or(ProtocolError::Decode {
                     tag: f.tag.name(),
-                    source: DecodeError::Value { what: "entity type", value: i64::from(hello.entity) },
+                    source: DecodeError::Value {
+                        what: "entity type",
+                        value: i64::from(hello.entity),
+                    },
                 })?;
                 self.phase = Phase::AuthRequest;
             }
             Side::Connecting { entity, .. } => {
                 if hello.entity != *entity as u8 {
-                    return Err(ProtocolError::WrongKind { found: hello.entity, expected: *entity as u8 });
+                    return Err(ProtocolError::WrongKind {
+                        found: hello.entity,
+                        expected: *entity as u8,
+                    });
                 }
                 self.peer.addrs = self.own_addrs(hello.peer_addr);
                 self.request_auth()?;
@@ -427,7 +455,11 @@ impl Connection {
         // the expected value is a secret until it is matched.
         let theirs = &f.segments[0];
         let differs = theirs.iter().zip(&self.signature).fold(0, |acc, (a, b)| acc | (a ^ b));
-        if theirs.len() == self.signature.len() && differs == 0 { Ok(()) } else { Err(ProtocolError::Signature) }
+        if theirs.len() == self.signature.len() && differs == 0 {
+            Ok(())
+        } else {
+            Err(ProtocolError::Signature)
+        }
     }
 
     /// Authentication is over: signs what the peer said, notes what it must sign, and protects
@@ -462,8 +494,11 @@ impl Connection {
                 self.peer.id = name.num.to_string();
             }
         } else {
-            self.session.with =
-                PeerIdentity { name: self.peer.name, addrs: self.peer.addrs.clone(), features: self.peer.features };
+            self.session.with = PeerIdentity {
+                name: self.peer.name,
+                addrs: self.peer.addrs.clone(),
+                features: self.peer.features,
+            };
         }
         self.reader.allow_messages();
         if self.peer.kind == EntityType::Client && matches!(self.side, Side::Accepting { .. }) {
@@ -495,10 +530,13 @@ impl Connection {
                 self.session.acknowledged(seq);
             }
             Tag::Keepalive2 => {
-                // The stamp goes back as it came, unless it lay unread for so long that the peer was told of a later one.
+                // The stamp goes back as it came, unless it lay unread for so long that the peer
+                // was told of a later one.
                 let stamp = parse(f.tag, payload, |d| d.get::<UTime>())?;
                 let ahead = i128::from(stamp.as_nanos()) - self.heard.as_nanos() as i128;
-                let stretch = |a: Ahead| self.heard.saturating_sub(a.since).as_nanos() / OF_QUESTIONS.as_nanos();
+                let stretch = |a: Ahead| {
+                    self.heard.saturating_sub(a.since).as_nanos() / OF_QUESTIONS.as_nanos()
+                };
                 self.ahead = Some(match self.ahead.map(|a| (stretch(a), a)) {
                     Some((0, a)) => Ahead { most: a.most.max(ahead), ..a },
                     Some((1, a)) => Ahead { since: self.heard, most: ahead, before: a.most },
@@ -506,7 +544,9 @@ impl Connection {
                 });
                 self.say_alive(stamp);
             }
-            Tag::Keepalive2Ack => out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?)),
+            Tag::Keepalive2Ack => {
+                out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?))
+            }
             tag => return Err(self.unexpected(tag)),
         }
         Ok(())
@@ -595,23 +635,30 @@ impl Connection {
         }
     }
 
-    /// Answers the peer's question whether this side lives, though it lies unread: with the stamp that the peer's clock has now, going by
-    /// its questions that were read. For while the daemon wants nothing more of a peer that waits for its answers. Where no question
-    /// was read yet the peer's clock is taken to be right, as this side's `wall` is: after it connected anew librados asks for all that
-    /// it waits for at once, and only then, later, whether this side lives.
+    /// Answers the peer's question whether this side lives, though it lies unread: with the stamp
+    /// that the peer's clock has now, going by its questions that were read. For while the daemon
+    /// wants nothing more of a peer that waits for its answers. Where no question was read yet the
+    /// peer's clock is taken to be right, as this side's `wall` is: after it connected anew
+    /// librados asks for all that it waits for at once, and only then, later, whether this side
+    /// lives.
     pub fn answer_unread(&mut self, now: Duration, wall: UTime) {
         if self.phase != Phase::Ready {
             return;
         }
-        let earlier = |at: i128| UTime::from_nanos(u64::try_from(at - BEHIND.as_nanos() as i128).unwrap_or(0));
+        let earlier = |at: i128| {
+            UTime::from_nanos(u64::try_from(at - BEHIND.as_nanos() as i128).unwrap_or(0))
+        };
         match self.ahead {
-            Some(Ahead { most, before, .. }) => self.say_alive(earlier(most.max(before) + now.as_nanos() as i128)),
+            Some(Ahead { most, before, .. }) => {
+                self.say_alive(earlier(most.max(before) + now.as_nanos() as i128))
+            }
             // A guess holds back none of the true stamps that follow.
             None => self.acknowledge(earlier(i128::from(wall.as_nanos()))),
         }
     }
 
-    /// Says that this side lives at `stamp` of the peer's clock, or at the later one that was said before.
+    /// Says that this side lives at `stamp` of the peer's clock, or at the later one that was said
+    /// before.
     fn say_alive(&mut self, stamp: UTime) {
         if stamp.as_nanos() >= self.lived.as_nanos() {
             self.lived = stamp;
@@ -637,7 +684,8 @@ impl Connection {
             Phase::Closed => Some(ProtocolError::Closed),
             _ if self.used_up => Some(ProtocolError::NoncesUsedUp),
             Phase::Ready => self.look_after_peer(now, t).err(),
-            _ => (now.saturating_sub(self.started) > t.handshake).then_some(ProtocolError::HandshakeTimeout),
+            _ => (now.saturating_sub(self.started) > t.handshake)
+                .then_some(ProtocolError::HandshakeTimeout),
         };
         match late {
             Some(e) => {

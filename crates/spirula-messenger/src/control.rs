@@ -15,7 +15,8 @@ pub(crate) fn parse<T>(
     payload: &[u8],
     read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
 ) -> Result<T, ProtocolError> {
-    read(&mut Decoder::new(payload)).map_err(|source| ProtocolError::Decode { tag: tag.name(), source })
+    read(&mut Decoder::new(payload))
+        .map_err(|source| ProtocolError::Decode { tag: tag.name(), source })
 }
 
 /// A payload that is nothing but a blob.
@@ -184,7 +185,13 @@ impl Reconnect {
     pub fn write(&self) -> Vec<u8> {
         let mut o = Encoder::with_capacity(96);
         o.put(&self.addrs);
-        for v in [self.client_cookie, self.server_cookie, self.global_seq, self.connect_seq, self.msg_seq] {
+        for v in [
+            self.client_cookie,
+            self.server_cookie,
+            self.global_seq,
+            self.connect_seq,
+            self.msg_seq,
+        ] {
             o.u64(v);
         }
         o.into_vec()

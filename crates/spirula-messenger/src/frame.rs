@@ -226,7 +226,8 @@ enum Step {
     OpenedPayload(Preamble, Bytes),
     /// Secure mode: all is here.
     Whole(Result<Option<Frame>, ProtocolError>),
-    /// A message that is too large: its header, and how many bytes behind it are still to be passed over.
+    /// A message that is too large: its header, and how many bytes behind it are still to be passed
+    /// over.
     PassOver(Preamble, Bytes, usize),
 }
 
@@ -251,7 +252,16 @@ impl FrameReader {
     /// A reader at the start of a frame.
     pub fn new(codec: Codec, limits: Limits) -> Self {
         let (step, wanted) = (Step::Preamble, Wanted::Bytes(PREAMBLE_LEN));
-        Self { codec, limits, step, wanted, messages: false, most: usize::MAX, record: None, opener: None }
+        Self {
+            codec,
+            limits,
+            step,
+            wanted,
+            messages: false,
+            most: usize::MAX,
+            record: None,
+            opener: None,
+        }
     }
 
     /// From now on messages may come.
@@ -259,8 +269,9 @@ impl FrameReader {
         self.messages = true;
     }
 
-    /// From now on, of a message whose segments 1 to 3 have more than `most` bytes together only the header is kept: it takes
-    /// no memory, and whoever sent it can be told so. What is passed over is not verified, and nothing of it is used.
+    /// From now on, of a message whose segments 1 to 3 have more than `most` bytes together only
+    /// the header is kept: it takes no memory, and whoever sent it can be told so. What is passed
+    /// over is not verified, and nothing of it is used.
     pub fn limit_messages(&mut self, most: usize) {
         self.most = most;
     }
@@ -307,7 +318,11 @@ impl FrameReader {
                 Step::Sealed(p, first) if self.is_too_large(&p) => {
                     // Its nonce is used up by the sender.
                     self.opener.as_mut().ok_or(ProtocolError::Sealed)?.pass_over()?;
-                    self.step = Step::PassOver(p, first.slice(..p.len[0].min(INLINE_LEN)), sealed_body_len(&p));
+                    self.step = Step::PassOver(
+                        p,
+                        first.slice(..p.len[0].min(INLINE_LEN)),
+                        sealed_body_len(&p),
+                    );
                 }
                 Step::Sealed(p, first) => {
                     let n = sealed_body_len(&p);
@@ -365,7 +380,9 @@ impl FrameReader {
                     let head = buf.split_to(n).freeze();
                     let header = head.slice(PREAMBLE_LEN..PREAMBLE_LEN + p.len[0]);
                     let found = crc32c(SEGMENT_CRC_SEED, &header);
-                    if let Some(expected) = le32(&head, PREAMBLE_LEN + p.len[0]).filter(|e| *e != found) {
+                    if let Some(expected) =
+                        le32(&head, PREAMBLE_LEN + p.len[0]).filter(|e| *e != found)
+                    {
                         return Err(ProtocolError::SegmentCrc { index: 0, found, expected });
                     }
                     let rest = p.len[1..].iter().sum::<usize>() + self.codec.epilogue_len(p.count);
@@ -453,7 +470,12 @@ impl FrameReader {
         if self.is_too_large(&preamble) && self.codec == Codec::Crc0 {
             // Its header cannot be told from a damaged one before all of it has come.
             let len = preamble.len[1..].iter().sum();
-            return Err(ProtocolError::TooLong { tag: preamble.tag.name(), index: 1, len, max: self.most });
+            return Err(ProtocolError::TooLong {
+                tag: preamble.tag.name(),
+                index: 1,
+                len,
+                max: self.most,
+            });
         }
         Ok(preamble)
     }
@@ -516,7 +538,13 @@ impl FrameReader {
     }
 
     /// Checks the crcs of a whole frame. `None` if its sender aborted it.
-    fn finish(&self, p: &Preamble, head: &Bytes, data: Bytes, end: &[u8]) -> Result<Option<Frame>, ProtocolError> {
+    fn finish(
+        &self,
+        p: &Preamble,
+        head: &Bytes,
+        data: Bytes,
+        end: &[u8],
+    ) -> Result<Option<Frame>, ProtocolError> {
         let mut at = PREAMBLE_LEN;
         let mut take = |n: usize, skip: usize| {
             let s = head.slice(at..at + n);
@@ -635,11 +663,18 @@ impl Segments<'_> {
 ///
 /// # Errors
 /// [`ProtocolError::NoncesUsedUp`]; `out` is not to be sent then.
-pub fn encode_sealed(sealer: &mut Sealer, tag: Tag, s: &Segments<'_>, out: &mut BytesMut) -> Result<(), ProtocolError> {
+pub fn encode_sealed(
+    sealer: &mut Sealer,
+    tag: Tag,
+    s: &Segments<'_>,
+    out: &mut BytesMut,
+) -> Result<(), ProtocolError> {
     let (count, preamble) = s.preamble(tag);
     let [first, front, middle] = s.head;
     let rest: usize = [front.len(), middle.len(), s.data.len()].into_iter().map(padded).sum();
-    out.reserve(SEALED_PREAMBLE_LEN + padded(first.len()) + rest + SEALED_EPILOGUE_LEN + 2 * TAG_LEN);
+    out.reserve(
+        SEALED_PREAMBLE_LEN + padded(first.len()) + rest + SEALED_EPILOGUE_LEN + 2 * TAG_LEN,
+    );
     let start = out.len();
     let (inline, more) = first.split_at(first.len().min(INLINE_LEN));
     out.extend_from_slice(&preamble);

@@ -36,7 +36,8 @@
 //!
 //! * [`Endpoint`], [`Target`], [`Limits`], [`Timeouts`] — who we are, whom we call, bounds
 //! * [`Session`], [`Sessions`] — what survives a lost connection between lossless peers
-//! * [`Calls`], [`Parked`], [`Opening`] — the rules of both ends of a lossless link, for every shell
+//! * [`Calls`], [`Parked`], [`Opening`] — the rules of both ends of a lossless link, for every
+//!   shell
 //! * [`auth`] — methods, modes, credentials, secrets
 //! * [`frame`], [`secure`] — the frame codecs by themselves, for tests, tools and fuzzing
 //!
@@ -61,7 +62,9 @@ pub use error::{ProtocolError, SendError};
 pub use frame::Wanted;
 pub use lossless::{Asked, Calls, News, Opening, Parked};
 pub use output::Output;
-pub use session::{ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
+pub use session::{
+    ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict,
+};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,9 @@
 //! gives up.
 
 use crate::connection::Connection;
-use crate::session::{ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
+use crate::session::{
+    ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict,
+};
 use spirula_types::EntityAddr;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,13 +74,14 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The session for the next connection: the one there is, or another. `cookie` is random, not 0, and of one use.
+    /// The session for the next connection: the one there is, or another. `cookie` is random, not
+    /// 0, and of one use.
     pub fn session(&mut self, cookie: u64) -> Session {
         self.session.take().unwrap_or_else(|| Session::new(cookie))
     }
 
-    /// The connection that had the session has ended. `overfull`: it could not take a message that was sent, which is gone, and
-    /// with it the session, whose next one must not close the gap.
+    /// The connection that had the session has ended. `overfull`: it could not take a message that
+    /// was sent, which is gone, and with it the session, whose next one must not close the gap.
     pub fn ended(
         &mut self,
         connection: &mut Connection,
@@ -119,8 +122,8 @@ impl Calls {
 /// What becomes of a peer that asks for a session; `L` is a link.
 #[derive(Debug)]
 pub enum Asked<L> {
-    /// The session's old connection has not noticed its end yet: this one's, which is to end, before it is asked again. `None`: ask
-    /// again at once.
+    /// The session's old connection has not noticed its end yet: this one's, which is to end,
+    /// before it is asked again. `None`: ask again at once.
     Displace(Option<L>),
     /// Hand this to [`Connection::answer_session`].
     Answer {
@@ -146,8 +149,9 @@ impl<L: Clone> Parked<L> {
         Self { sessions: Sessions::new(own), links: BTreeMap::new() }
     }
 
-    /// Gives up the parked sessions of links that nobody wants any more, and those for which there is no room: no more than `most`,
-    /// and no more than `bytes` queued in them. Returns whose they were, their links, and why in words.
+    /// Gives up the parked sessions of links that nobody wants any more, and those for which there
+    /// is no room: no more than `most`, and no more than `bytes` queued in them. Returns whose they
+    /// were, their links, and why in words.
     pub fn look(
         &mut self,
         unwanted: impl Fn(&L) -> bool,
@@ -159,11 +163,20 @@ impl<L: Clone> Parked<L> {
         gone.iter().for_each(|key| self.sessions.forget(key));
         let gone = gone.into_iter().map(|key| (key, UNWANTED));
         let surplus = self.sessions.surplus(most, bytes).into_iter().map(|key| (key, SURPLUS));
-        gone.chain(surplus).filter_map(|(key, why)| Some((key, self.links.remove(&key)?, why))).collect()
+        gone.chain(surplus)
+            .filter_map(|(key, why)| Some((key, self.links.remove(&key)?, why)))
+            .collect()
     }
 
-    /// A peer asks for a session on a connection whose link would be `link`, of number `conn`. `cookie` is random and not 0.
-    pub fn ask(&mut self, ask: &SessionAsk, cookie: u64, link: &L, number: impl Fn(&L) -> ConnectionId) -> Asked<L> {
+    /// A peer asks for a session on a connection whose link would be `link`, of number `conn`.
+    /// `cookie` is random and not 0.
+    pub fn ask(
+        &mut self,
+        ask: &SessionAsk,
+        cookie: u64,
+        link: &L,
+        number: impl Fn(&L) -> ConnectionId,
+    ) -> Asked<L> {
         let key = ask.key();
         let (answer, reset) = match self.sessions.ask(ask, cookie) {
             Verdict::Answer(answer) => (answer, false),
@@ -224,7 +237,9 @@ mod tests {
     /// A peer that begins a session; its link.
     fn begins(p: &mut Parked<u64>, n: i64, cookie: u64, link: u64) -> (u64, Option<u64>, Session) {
         match p.ask(&new(n, cookie), 99, &link, |l| *l) {
-            Asked::Answer { answer: SessionAnswer::Attach(session), link: Some(link), gone } => (link, gone, session),
+            Asked::Answer { answer: SessionAnswer::Attach(session), link: Some(link), gone } => {
+                (link, gone, session)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -236,10 +251,17 @@ mod tests {
         assert_eq!(o.established(false, true), told(true, false, false));
         assert_eq!(o.established(true, true), told(false, true, false));
         o.reset();
-        assert_eq!(o.established(false, true), told(false, false, true), "what was sent before may be lost");
+        assert_eq!(
+            o.established(false, true),
+            told(false, false, true),
+            "what was sent before may be lost"
+        );
         assert_eq!(o.established(true, true), told(false, true, false));
         // The end that is called says nothing of a session that goes on.
-        assert_eq!(Opening { opened: true, renewed: false }.established(true, false), News::default());
+        assert_eq!(
+            Opening { opened: true, renewed: false }.established(true, false),
+            News::default()
+        );
         // Lost before it was ever open: both.
         let mut o = Opening { opened: false, renewed: true };
         assert_eq!(o.established(false, true), told(true, false, true));
@@ -251,7 +273,11 @@ mod tests {
         let mut s = c.session(5);
         s.push(Message::default(), None);
         c.session = Some(s);
-        assert_eq!((c.session(6).queued(), c.queued_bytes()), (1, 0), "the one there is, not another");
+        assert_eq!(
+            (c.session(6).queued(), c.queued_bytes()),
+            (1, 0),
+            "the one there is, not another"
+        );
         let pauses: Vec<u128> = (0..7).map(|_| c.pause().as_millis()).collect();
         assert_eq!(pauses, [20, 40, 80, 160, 320, 500, 500]);
         c.session = Some(Session::new(7));
@@ -275,14 +301,27 @@ mod tests {
         p.park(key(1), 9, session, Duration::ZERO);
         let (_, _, other) = begins(&mut p, 2, 13, 10);
         p.park(key(2), 10, other, Duration::from_secs(1));
-        assert_eq!(p.look(|_| false, 1, 1000), [(key(1), 9, SURPLUS)], "the longest parked goes first");
+        assert_eq!(
+            p.look(|_| false, 1, 1000),
+            [(key(1), 9, SURPLUS)],
+            "the longest parked goes first"
+        );
         assert_eq!(p.look(|l| *l == 10, 1, 1000), [(key(2), 10, UNWANTED)]);
         assert_eq!(p.links().count(), 0);
         // Who comes back then is told that its session is lost.
         let (client_cookie, server_cookie) = (13, 99);
-        let ask =
-            SessionAsk::Resume { key: key(2), client_cookie, server_cookie, global_seq: 2, connect_seq: 1, msg_seq: 0 };
+        let ask = SessionAsk::Resume {
+            key: key(2),
+            client_cookie,
+            server_cookie,
+            global_seq: 2,
+            connect_seq: 1,
+            msg_seq: 0,
+        };
         let asked = p.ask(&ask, 99, &11, |l| *l);
-        assert!(matches!(asked, Asked::Answer { answer: SessionAnswer::Reset { full: true }, link: None, gone: None }));
+        assert!(matches!(
+            asked,
+            Asked::Answer { answer: SessionAnswer::Reset { full: true }, link: None, gone: None }
+        ));
     }
 }

@@ -105,7 +105,13 @@ impl OutBuffer {
     ///
     /// # Errors
     /// [`ProtocolError::NoncesUsedUp`]; nothing was appended then.
-    pub fn frame(&mut self, codec: Codec, tag: Tag, s: &Segments<'_>, copy_max: usize) -> Result<(), ProtocolError> {
+    pub fn frame(
+        &mut self,
+        codec: Codec,
+        tag: Tag,
+        s: &Segments<'_>,
+        copy_max: usize,
+    ) -> Result<(), ProtocolError> {
         if let Some(sealer) = &mut self.sealer {
             if sealer.is_used_up() {
                 return Err(ProtocolError::NoncesUsedUp);

@@ -69,7 +69,11 @@ impl Opener {
     /// [`ProtocolError::Sealed`] if it was not sealed by the peer as its next message.
     pub fn open(&mut self, message: &mut [u8]) -> Result<usize, ProtocolError> {
         let nonce = self.0.nonce()?;
-        let plain = self.0.key.open_in_place(nonce, Aad::empty(), message).map_err(|_| ProtocolError::Sealed)?;
+        let plain = self
+            .0
+            .key
+            .open_in_place(nonce, Aad::empty(), message)
+            .map_err(|_| ProtocolError::Sealed)?;
         Ok(plain.len())
     }
 
@@ -119,8 +123,10 @@ impl Sealer {
 pub fn keys(secret: &[u8], connecting: bool) -> Option<(Opener, Sealer)> {
     let secret = secret.get(..CONNECTION_SECRET_LEN)?;
     let (key, nonces) = secret.split_at_checked(16)?;
-    let (to_connecting, to_accepting): (&[u8; 12], &[u8; 12]) = (nonces.first_chunk()?, nonces.last_chunk()?);
-    let (rx, tx) = if connecting { (to_connecting, to_accepting) } else { (to_accepting, to_connecting) };
+    let (to_connecting, to_accepting): (&[u8; 12], &[u8; 12]) =
+        (nonces.first_chunk()?, nonces.last_chunk()?);
+    let (rx, tx) =
+        if connecting { (to_connecting, to_accepting) } else { (to_accepting, to_connecting) };
     Some((Opener(Direction::new(key, rx)?), Sealer(Direction::new(key, tx)?)))
 }
 
@@ -150,7 +156,10 @@ mod tests {
         let (mut fresh, _) = keys(&secret, false).unwrap();
         assert_eq!(fresh.open(&mut two.clone()), Err(ProtocolError::Sealed), "out of order");
         assert_eq!(client_rx.open(&mut sealed(&mut server_tx, b"three")), Ok(5));
-        assert_eq!(client_rx.open(&mut sealed(&mut client_tx, b"reflected")), Err(ProtocolError::Sealed));
+        assert_eq!(
+            client_rx.open(&mut sealed(&mut client_tx, b"reflected")),
+            Err(ProtocolError::Sealed)
+        );
     }
 
     #[test]
@@ -159,7 +168,10 @@ mod tests {
         tx.use_up_to(1);
         assert!(tx.is_used_up());
         assert_eq!(tx.seal(&mut BytesMut::from(&b"last"[..]), 0), Ok(()));
-        assert_eq!(tx.seal(&mut BytesMut::from(&b"one more"[..]), 0), Err(ProtocolError::NoncesUsedUp));
+        assert_eq!(
+            tx.seal(&mut BytesMut::from(&b"one more"[..]), 0),
+            Err(ProtocolError::NoncesUsedUp)
+        );
         assert!(keys(&SECRET[..39], true).is_none() && keys(&[], false).is_none());
     }
 

@@ -144,7 +144,11 @@ impl Session {
     /// Returns the number of messages dropped.
     pub(crate) fn reset(&mut self) -> usize {
         let dropped = self.queue.len();
-        *self = Self { client_cookie: self.client_cookie, peer_global_seq: self.peer_global_seq, ..Self::default() };
+        *self = Self {
+            client_cookie: self.client_cookie,
+            peer_global_seq: self.peer_global_seq,
+            ..Self::default()
+        };
         dropped
     }
 }
@@ -306,8 +310,8 @@ impl Sessions {
         matches!(self.slots.get(key), Some(Slot::Parked { .. }))
     }
 
-    /// Forgets parked sessions, those parked longest ago first, until there are no more than `most` and what is queued in them is no
-    /// more than `bytes`; returns their keys.
+    /// Forgets parked sessions, those parked longest ago first, until there are no more than `most`
+    /// and what is queued in them is no more than `bytes`; returns their keys.
     pub fn surplus(&mut self, most: usize, bytes: usize) -> Vec<SessionKey> {
         let parked = |(k, s): (&SessionKey, &Slot)| match s {
             Slot::Parked { session, since } => Some((*since, *k, session.queued_bytes())),
@@ -315,7 +319,8 @@ impl Sessions {
         };
         let mut all: Vec<_> = self.slots.iter().filter_map(parked).collect();
         all.sort_unstable();
-        let (mut count, mut held) = (all.len(), all.iter().map(|(_, _, bytes)| bytes).sum::<usize>());
+        let (mut count, mut held) =
+            (all.len(), all.iter().map(|(_, _, bytes)| bytes).sum::<usize>());
         let mut gone = Vec::new();
         for (_, key, queued) in all {
             if count <= most && held <= bytes {
@@ -342,14 +347,28 @@ impl Sessions {
             };
         }
         match *ask {
-            SessionAsk::New { client_cookie, global_seq, .. } => self.begin(key, client_cookie, global_seq, cookie),
-            SessionAsk::Resume { client_cookie, server_cookie, global_seq, connect_seq, .. } => {
-                Verdict::Answer(self.resume(key, client_cookie, server_cookie, global_seq, connect_seq))
+            SessionAsk::New { client_cookie, global_seq, .. } => {
+                self.begin(key, client_cookie, global_seq, cookie)
             }
+            SessionAsk::Resume {
+                client_cookie, server_cookie, global_seq, connect_seq, ..
+            } => Verdict::Answer(self.resume(
+                key,
+                client_cookie,
+                server_cookie,
+                global_seq,
+                connect_seq,
+            )),
         }
     }
 
-    fn begin(&mut self, key: SessionKey, client_cookie: u64, global_seq: u64, cookie: u64) -> Verdict {
+    fn begin(
+        &mut self,
+        key: SessionKey,
+        client_cookie: u64,
+        global_seq: u64,
+        cookie: u64,
+    ) -> Verdict {
         if let Some(Slot::Parked { session, .. }) = self.slots.get(&key)
             && session.peer_global_seq > global_seq
         {

@@ -8,44 +8,59 @@ use spirula_messages::cluster::control::OsdReport;
 use spirula_messages::{Body, Message};
 use spirula_types::{EntityType, errno};
 
-/// `None`: go on. Otherwise the message is not handled, and this is the answer, if one is waited for.
+/// `None`: go on. Otherwise the message is not handled, and this is the answer, if one is waited
+/// for.
 pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
     let held = peer.caps.as_ref()?;
     let addr = peer.place;
-    let may = |service: &str, command: &str, args: &Args, (read, write, exec): (bool, bool, bool)| {
-        let module = commands::module_of(command);
-        let service = if module.is_empty() { service } else { caps::MODULES };
-        let whole = MgrAccess { service, module, command, args, read, write, exec, addr };
-        // A module's command that names a pool is for those alone who may do so there, and who have a right to the module: as Ceph's
-        // module asks once more without the command, to be given the very command does not suffice.
-        let there = || match commands::scope_of(command, args) {
-            Some(args) => held.allows(&MgrAccess { command: "", args: &args, ..whole }),
-            None => true,
+    let may =
+        |service: &str, command: &str, args: &Args, (read, write, exec): (bool, bool, bool)| {
+            let module = commands::module_of(command);
+            let service = if module.is_empty() { service } else { caps::MODULES };
+            let whole = MgrAccess { service, module, command, args, read, write, exec, addr };
+            // A module's command that names a pool is for those alone who may do so there, and who
+            // have a right to the module: as Ceph's module asks once more without the command, to
+            // be given the very command does not suffice.
+            let there = || match commands::scope_of(command, args) {
+                Some(args) => held.allows(&MgrAccess { command: "", args: &args, ..whole }),
+                None => true,
+            };
+            held.allows(&whole) && there()
         };
-        held.allows(&whole) && there()
-    };
     let command = |cmd: &[String], tell: bool| {
-        // What cannot be understood, or is not known, does nothing and is answered with what is wrong.
+        // What cannot be understood, or is not known, does nothing and is answered with what is
+        // wrong.
         let Some((prefix, args)) = commands::words_of(cmd) else { return true };
         if prefix == "get_command_descriptions" {
             return true;
         }
-        // What is asked of the daemon itself, Ceph's manager takes from its admin socket: for those alone who may do everything.
+        // What is asked of the daemon itself, Ceph's manager takes from its admin socket: for those
+        // alone who may do everything.
         if tell {
             return held.allows_all(addr);
         }
         commands::needs_of(&prefix).is_none_or(|(module, perm)| {
-            may(module, &prefix, &args, (perm.contains('r'), perm.contains('w'), perm.contains('x')))
+            may(
+                module,
+                &prefix,
+                &args,
+                (perm.contains('r'), perm.contains('w'), perm.contains('x')),
+            )
         })
     };
-    let (result, status) = (-errno::EACCES, "access denied: the user has no capabilities for this at managers");
+    let (result, status) =
+        (-errno::EACCES, "access denied: the user has no capabilities for this at managers");
     match m.kind {
         OsdReport::KIND if peer.name.kind == EntityType::Osd as u8 => None,
         // Gateways and the like introduce themselves and say how they are, whatever they may.
         kind::MGR_OPEN | kind::MGR_CLOSE | kind::MGR_REPORT | kind::PING => None,
         kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
             Ok(c) if !command(&c.cmd, false) => {
-                let reply = MMgrCommandReply { result, status: status.to_owned(), output: bytes::Bytes::new() };
+                let reply = MMgrCommandReply {
+                    result,
+                    status: status.to_owned(),
+                    output: bytes::Bytes::new(),
+                };
                 Some(Some(reply.into_message(m.tid)))
             }
             _ => None,
@@ -53,7 +68,11 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
         kind::COMMAND => match MCommand::from_message(m) {
             // Without a cluster id it is a command for the cluster, of an old client.
             Ok(c) if !command(&c.cmd, !c.fsid.is_zero()) => {
-                let reply = MCommandReply { result, status: status.to_owned(), output: bytes::Bytes::new() };
+                let reply = MCommandReply {
+                    result,
+                    status: status.to_owned(),
+                    output: bytes::Bytes::new(),
+                };
                 Some(Some(reply.into_message(m.tid)))
             }
             _ => None,
@@ -70,9 +89,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn peer(kind: EntityType, caps: &str) -> Peer {
-        let caps = if caps.is_empty() { Default::default() } else { caps.parse().expect("capabilities") };
+        let caps =
+            if caps.is_empty() { Default::default() } else { caps.parse().expect("capabilities") };
         let name = EntityName::new(kind, 5);
-        Peer { name, global_id: 4711, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: Some(caps) }
+        Peer {
+            name,
+            global_id: 4711,
+            auth_id: "u".into(),
+            addrs: AddrVec::default(),
+            place: None,
+            caps: Some(caps),
+        }
     }
 
     /// All rights at every part that there is, but `lacking` at `service`.
@@ -92,14 +119,18 @@ mod tests {
         [new.into_message(1), MCommand { fsid, cmd, input: bytes::Bytes::new() }.into_message(1)]
     }
 
-    /// The permission matrix: for each command there is, who lacks one of the rights that it needs is refused, in both forms.
+    /// The permission matrix: for each command there is, who lacks one of the rights that it needs
+    /// is refused, in both forms.
     #[test]
     fn every_command_needs_all_of_its_rights() {
         let mut rows = 0;
         for (prefix, module, perm) in commands::rows() {
             // Those that share a prefix need the same, else who may the one could do the other.
             assert_eq!(commands::needs_of(&prefix), Some((module, perm)), "{prefix}");
-            assert!(!perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)), "{prefix}: '{perm}'");
+            assert!(
+                !perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)),
+                "{prefix}: '{perm}'"
+            );
             // All modules are one part, whatever their descriptions say.
             let part = if commands::module_of(&prefix).is_empty() { module } else { caps::MODULES };
             for m in asked(&prefix, Uuid::default()) {
@@ -123,7 +154,11 @@ mod tests {
             if let Some(spec) = spec {
                 cmd["pool_spec"] = spec.into();
             }
-            let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+            let m = MMgrCommand {
+                fsid: Uuid::default(),
+                cmd: vec![cmd.to_string()],
+                input: bytes::Bytes::new(),
+            };
             refused(&peer(EntityType::Client, caps), &m.into_message(1)).is_none()
         };
         for (caps, all, a, a_ns, b) in [
@@ -141,36 +176,70 @@ mod tests {
         }
     }
 
-    /// Block storage's users have the rights of its module by their profile, in their pools and nowhere else.
+    /// Block storage's users have the rights of its module by their profile, in their pools and
+    /// nowhere else.
     #[test]
     fn a_module_and_the_profiles_of_block_images_are_rights_at_its_commands() {
         let may = |caps: &str, cmd: serde_json::Value| {
-            let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+            let m = MMgrCommand {
+                fsid: Uuid::default(),
+                cmd: vec![cmd.to_string()],
+                input: bytes::Bytes::new(),
+            };
             refused(&peer(EntityType::Client, caps), &m.into_message(1)).is_none()
         };
         let list = || json!({"prefix": "rbd task list"});
         let flatten = |spec: &str| json!({"prefix": "rbd task add flatten", "image_spec": spec});
         let perf = |spec: &str| json!({"prefix": "rbd perf image stats", "pool_spec": spec});
         let all_perf = || json!({"prefix": "rbd perf image stats"});
-        for caps in ["profile rbd", "allow module rbd_support rw", "allow service py rw", "allow rw"] {
+        for caps in
+            ["profile rbd", "allow module rbd_support rw", "allow service py rw", "allow rw"]
+        {
             assert!(
-                may(caps, list()) && may(caps, flatten("a/i")) && may(caps, perf("a")) && may(caps, all_perf()),
+                may(caps, list())
+                    && may(caps, flatten("a/i"))
+                    && may(caps, perf("a"))
+                    && may(caps, all_perf()),
                 "{caps}"
             );
         }
         let caps = "profile rbd pool=a, profile rbd pool=b namespace=n";
-        assert!(may(caps, list()) && may(caps, flatten("a/i")) && may(caps, flatten("a/n/i")) && may(caps, perf("a")));
+        assert!(
+            may(caps, list())
+                && may(caps, flatten("a/i"))
+                && may(caps, flatten("a/n/i"))
+                && may(caps, perf("a"))
+        );
         assert!(may(caps, flatten("b/n/i")) && may(caps, perf("b/n")));
-        for cmd in [flatten("b/i"), flatten("b/m/i"), flatten("c/i"), flatten(""), perf("b"), perf("c"), all_perf()] {
+        for cmd in [
+            flatten("b/i"),
+            flatten("b/m/i"),
+            flatten("c/i"),
+            flatten(""),
+            perf("b"),
+            perf("c"),
+            all_perf(),
+        ] {
             assert!(!may(caps, cmd.clone()), "{cmd}");
         }
-        assert!(may("profile rbd-read-only", list()) && !may("profile rbd-read-only", flatten("a/i")));
-        assert!(!may("allow service mgr rw", list()) && !may("allow service mgr rw", flatten("a/i")));
+        assert!(
+            may("profile rbd-read-only", list()) && !may("profile rbd-read-only", flatten("a/i"))
+        );
+        assert!(
+            !may("allow service mgr rw", list()) && !may("allow service mgr rw", flatten("a/i"))
+        );
         // The command is theirs, the module's pools are not.
         assert!(!may("allow command \"rbd task add flatten\"", flatten("c/i")));
-        assert!(may("allow command \"rbd task add flatten\", allow module rbd_support with pool=c rw", flatten("c/i")));
+        assert!(may(
+            "allow command \"rbd task add flatten\", allow module rbd_support with pool=c rw",
+            flatten("c/i")
+        ));
         assert!(may("allow command \"rbd task list\"", list()), "it names none");
-        for other in [json!({"prefix": "balancer status"}), json!({"prefix": "pg stat"}), json!({"prefix": "osd df"})] {
+        for other in [
+            json!({"prefix": "balancer status"}),
+            json!({"prefix": "pg stat"}),
+            json!({"prefix": "osd df"}),
+        ] {
             assert!(!may("profile rbd", other.clone()), "{other}");
         }
         assert!(may("allow module balancer r", json!({"prefix": "balancer status"})));
@@ -182,24 +251,38 @@ mod tests {
     fn every_word_of_a_list_is_seen_by_capabilities() {
         let may = |pgid: serde_json::Value| {
             let cmd = vec![json!({"prefix": "pg force-recovery", "pgid": pgid}).to_string()];
-            let m = MMgrCommand { fsid: Uuid::default(), cmd, input: bytes::Bytes::new() }.into_message(1);
-            refused(&peer(EntityType::Client, "allow command \"pg force-recovery\" with pgid=1.1"), &m).is_none()
+            let m = MMgrCommand { fsid: Uuid::default(), cmd, input: bytes::Bytes::new() }
+                .into_message(1);
+            refused(
+                &peer(EntityType::Client, "allow command \"pg force-recovery\" with pgid=1.1"),
+                &m,
+            )
+            .is_none()
         };
         assert!(may(json!(["1.1"])) && may(json!("1.1")));
-        for more in [json!("1.2"), json!(1.2), json!(null), json!(true), json!(["1.2"]), json!({"a": 1})] {
+        for more in
+            [json!("1.2"), json!(1.2), json!(null), json!(true), json!(["1.2"]), json!({"a": 1})]
+        {
             assert!(!may(json!(["1.1", more])) && !may(json!([more, "1.1"])), "{more}");
         }
     }
 
-    /// For a `network` it counts where a connection comes from, not what its peer says, be that a client or a daemon.
+    /// For a `network` it counts where a connection comes from, not what its peer says, be that a
+    /// client or a daemon.
     #[test]
     fn a_network_is_where_the_connection_comes_from() {
         let [m, _] = asked("pg stat", Uuid::default());
-        for (place, allowed) in [(Some("10.1.1.1"), true), (Some("11.0.0.1"), false), (None, false)] {
+        for (place, allowed) in [(Some("10.1.1.1"), true), (Some("11.0.0.1"), false), (None, false)]
+        {
             for kind in [EntityType::Client, EntityType::Osd, EntityType::Mds] {
-                let says = spirula_types::EntityAddr::v2("10.1.1.1:6800".parse().expect("an address"), 1);
+                let says =
+                    spirula_types::EntityAddr::v2("10.1.1.1:6800".parse().expect("an address"), 1);
                 let place = place.map(|a| a.parse().expect("an address"));
-                let there = Peer { addrs: AddrVec::one(says), place, ..peer(kind, "allow * network 10.0.0.0/8") };
+                let there = Peer {
+                    addrs: AddrVec::one(says),
+                    place,
+                    ..peer(kind, "allow * network 10.0.0.0/8")
+                };
                 assert_eq!(refused(&there, &m).is_none(), allowed, "{place:?} {kind:?}");
                 let anywhere = Peer { place, ..peer(kind, "allow *") };
                 assert!(refused(&anywhere, &m).is_none(), "{place:?} {kind:?}");
@@ -215,8 +298,13 @@ mod tests {
             }
             let [_, m] = asked(&prefix, Uuid([1; 16]));
             assert!(refused(&peer(EntityType::Client, "allow *"), &m).is_none(), "{prefix}");
-            for caps in ["allow rwx", "allow service mgr rwx", "allow service mgr *", "profile read-write"] {
-                assert!(refused(&peer(EntityType::Client, caps), &m).is_some(), "{prefix} by {caps}");
+            for caps in
+                ["allow rwx", "allow service mgr rwx", "allow service mgr *", "profile read-write"]
+            {
+                assert!(
+                    refused(&peer(EntityType::Client, caps), &m).is_some(),
+                    "{prefix} by {caps}"
+                );
             }
         }
     }
@@ -227,10 +315,15 @@ mod tests {
         // What cannot be understood does nothing, and is answered so.
         let commands = [kind::MGR_COMMAND, kind::COMMAND];
         for kind in (0..=u16::MAX).filter(|k| !commands.contains(k)) {
-            let may =
-                |who: EntityType| refused(&peer(who, "allow *"), &Message { kind, ..Message::default() }).is_none();
+            let may = |who: EntityType| {
+                refused(&peer(who, "allow *"), &Message { kind, ..Message::default() }).is_none()
+            };
             assert_eq!(may(EntityType::Client), anybody.contains(&kind), "{kind}");
-            assert_eq!(may(EntityType::Osd), anybody.contains(&kind) || kind == OsdReport::KIND, "{kind}");
+            assert_eq!(
+                may(EntityType::Osd),
+                anybody.contains(&kind) || kind == OsdReport::KIND,
+                "{kind}"
+            );
         }
     }
 }

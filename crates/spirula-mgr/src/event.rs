@@ -86,7 +86,8 @@ pub enum MgrEvent {
     Mon(Message),
     /// The session with the monitor is gone; nothing is sent to it until the next one.
     MonClosed,
-    /// OSDs of this process that do not run though nobody stopped them, and why; replaces what was told before.
+    /// OSDs of this process that do not run though nobody stopped them, and why; replaces what was
+    /// told before.
     Stopped(BTreeMap<OsdId, String>),
     /// What came of a [`MgrEffect::Read`].
     Read {
@@ -108,12 +109,13 @@ pub enum MgrEffect {
     Send(ConnId, Message),
     /// Send to the monitor; only emitted while its session is up.
     SendMon(Message),
-    /// Subscribe at the monitor to a map or to options, from this version on (0 for the newest); the
-    /// shell does so again in each new session, from where this said last.
+    /// Subscribe at the monitor to a map or to options, from this version on (0 for the newest);
+    /// the shell does so again in each new session, from where this said last.
     Subscribe(&'static str, u64),
     /// Close the connection.
     Close(ConnId),
-    /// Read of an object, as a client of the cluster, and tell what came of it ([`MgrEvent::Read`]). The manager does not depend on it.
+    /// Read of an object, as a client of the cluster, and tell what came of it
+    /// ([`MgrEvent::Read`]). The manager does not depend on it.
     Read(ObjectRead),
 }
 

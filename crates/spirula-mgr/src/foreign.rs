@@ -1,7 +1,8 @@
-//! What Ceph's own daemons report: counters of metadata servers, and how services (gateways, mirror daemons) are.
+//! What Ceph's own daemons report: counters of metadata servers, and how services (gateways, mirror
+//! daemons) are.
 //!
-//! A daemon says once what counters it has, and then their values, in the order of their names. They are kept by connection and go with
-//! it, so a daemon that starts anew begins anew.
+//! A daemon says once what counters it has, and then their values, in the order of their names.
+//! They are kept by connection and go with it, so a daemon that starts anew begins anew.
 
 use spirula_encoding::{DecodeError, Decoder};
 use spirula_maps::Facts;
@@ -54,7 +55,8 @@ impl ServiceReport {
             if d.bool()? { Ok(Some(d.get()?)) } else { Ok(None) }
         };
         let (service, status) = (d.get()?, facts(d)?);
-        // Older ones end here; an OSD's health and measurements, which stand between, no service has.
+        // Older ones end here; an OSD's health and measurements, which stand between, no service
+        // has.
         if d.rest().is_empty() || d.u32()? != 0 {
             return Ok(Self { service, status, tasks: None });
         }
@@ -176,9 +178,13 @@ mod tests {
             o.into_vec()
         };
         let of = |value: &str| Some(Facts::from([("json".to_owned(), value.to_owned())]));
-        let all = ServiceReport { service: "rbd-mirror".into(), status: of("fine"), tasks: of("busy") };
+        let all =
+            ServiceReport { service: "rbd-mirror".into(), status: of("fine"), tasks: of("busy") };
         assert_eq!(ServiceReport::of(&said(0, 0)), Ok(all.clone()));
-        assert_eq!(ServiceReport::of(&said(0, 1)), Ok(ServiceReport { tasks: None, ..all.clone() }));
+        assert_eq!(
+            ServiceReport::of(&said(0, 1)),
+            Ok(ServiceReport { tasks: None, ..all.clone() })
+        );
         assert_eq!(ServiceReport::of(&said(1, 0)), Ok(ServiceReport { tasks: None, ..all }));
         let whole = said(0, 0);
         for n in 0..whole.len() {
@@ -191,7 +197,8 @@ mod tests {
     fn counters_are_read_in_the_order_of_their_names() {
         let mut c = Counters::default();
         let at = Duration::from_secs;
-        c.report(at(10), &report(&[("z", 10), ("a", AVERAGE), ("m", 2)], &[], &[1, 2, 3, 40, 500])).unwrap();
+        c.report(at(10), &report(&[("z", 10), ("a", AVERAGE), ("m", 2)], &[], &[1, 2, 3, 40, 500]))
+            .unwrap();
         assert_eq!((c.latest("a"), c.latest("m"), c.latest("z"), c.latest("x")), (1, 40, 500, 0));
         c.report(at(15), &report(&[], &[], &[1, 2, 3, 40, 1000])).unwrap();
         assert_eq!((c.rate("z"), c.rate("m"), c.latest("z")), (100, 0, 1000));

@@ -66,7 +66,13 @@ const RULES: &[(PgState, bool, &str, Consequence, Since)] = &[
     (PgState::BACKFILL_UNFOUND, false, "backfill_unfound", Consequence::Damaged, None),
     (PgState::DEGRADED, false, "degraded", Consequence::Degraded, None),
     (PgState::INCONSISTENT, false, "inconsistent", Consequence::Damaged, None),
-    (PgState::PEERING, false, "peering", Consequence::Unavailable, Some(|s| s.last_active.max(s.last_peered))),
+    (
+        PgState::PEERING,
+        false,
+        "peering",
+        Consequence::Unavailable,
+        Some(|s| s.last_active.max(s.last_peered)),
+    ),
     (PgState::INCOMPLETE, false, "incomplete", Consequence::Unavailable, None),
     (PgState::STALE, false, "stale", Consequence::Unavailable, Some(|s| s.last_unstale)),
     (PgState::BACKFILL_TOOFULL, false, "backfill_toofull", Consequence::BackfillFull, None),
@@ -109,12 +115,20 @@ pub fn checks(
 
 /// OSDs that their process cannot run.
 pub fn stopped(osds: &BTreeMap<OsdId, String>) -> Option<HealthInput> {
-    let detail: Vec<String> = osds.iter().take(DETAIL_MAX).map(|(osd, why)| format!("osd.{osd}: {why}")).collect();
+    let detail: Vec<String> =
+        osds.iter().take(DETAIL_MAX).map(|(osd, why)| format!("osd.{osd}: {why}")).collect();
     let summary = format!("{} osds cannot run on their stores", osds.len());
-    (!osds.is_empty()).then(|| check("OSD_STORE_UNUSABLE", ERROR, summary, osds.len() as u64, detail))
+    (!osds.is_empty())
+        .then(|| check("OSD_STORE_UNUSABLE", ERROR, summary, osds.len() as u64, detail))
 }
 
-fn check(code: &str, severity: u8, summary: String, count: u64, detail: Vec<String>) -> HealthInput {
+fn check(
+    code: &str,
+    severity: u8,
+    summary: String,
+    count: u64,
+    detail: Vec<String>,
+) -> HealthInput {
     HealthInput { code: code.to_owned(), severity, summary, count, detail }
 }
 
@@ -179,7 +193,14 @@ fn pg_states(pgs: &PgMap, digest: &PgDigest, map: &OsdMap, now: UTime, out: &mut
     }
 }
 
-fn pg_line(pg: PgId, stat: &PgStat, name: &str, since: Option<UTime>, map: &OsdMap, now: UTime) -> String {
+fn pg_line(
+    pg: PgId,
+    stat: &PgStat,
+    name: &str,
+    since: Option<UTime>,
+    map: &OsdMap,
+    now: UTime,
+) -> String {
     let acting = set_text(&stat.acting);
     let mut line = match since {
         Some(t) => {
@@ -188,7 +209,10 @@ fn pg_line(pg: PgId, stat: &PgStat, name: &str, since: Option<UTime>, map: &OsdM
             } else {
                 format!("for {}", age(now.as_secs_f64() - t.as_secs_f64()))
             };
-            format!("pg {pg} is stuck {name} {how_long}, current state {}, last acting {acting}", stat.state)
+            format!(
+                "pg {pg} is stuck {name} {how_long}, current state {}, last acting {acting}",
+                stat.state
+            )
         }
         None => {
             let mut text = format!("pg {pg} is {}, acting {acting}", stat.state);
@@ -233,7 +257,13 @@ fn objects(pgs: &PgMap, digest: &PgDigest, out: &mut Vec<HealthInput>) {
     }
     if sum.num_scrub_errors > 0 {
         let n = sum.num_scrub_errors;
-        out.push(check("OSD_SCRUB_ERRORS", ERROR, format!("{n} scrub errors"), n as u64, Vec::new()));
+        out.push(check(
+            "OSD_SCRUB_ERRORS",
+            ERROR,
+            format!("{n} scrub errors"),
+            n as u64,
+            Vec::new(),
+        ));
     }
 }
 
@@ -254,7 +284,10 @@ fn pool_quotas(digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
         };
         let mut hit = false;
         if close(sum.num_objects, pool.quota_max_objects) {
-            near.push(format!("pool '{name}' has {} objects (max {})", sum.num_objects, pool.quota_max_objects));
+            near.push(format!(
+                "pool '{name}' has {} objects (max {})",
+                sum.num_objects, pool.quota_max_objects
+            ));
             hit = true;
         }
         if close(sum.num_bytes, pool.quota_max_bytes) {
@@ -269,9 +302,16 @@ fn pool_quotas(digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
     }
 }
 
-fn pg_numbers(pgs: &PgMap, digest: &PgDigest, map: &OsdMap, settings: &Settings, out: &mut Vec<HealthInput>) {
+fn pg_numbers(
+    pgs: &PgMap,
+    digest: &PgDigest,
+    map: &OsdMap,
+    settings: &Settings,
+    out: &mut Vec<HealthInput>,
+) {
     let (_, _, osds_in) = map.osd_counts();
-    let most = settings.get("mon_max_pg_per_osd").and_then(|v| v.parse::<usize>().ok()).unwrap_or(0);
+    let most =
+        settings.get("mon_max_pg_per_osd").and_then(|v| v.parse::<usize>().ok()).unwrap_or(0);
     if osds_in > 0 && most > 0 {
         let up = usize::try_from(digest.pool_sum().stat.up).unwrap_or(0);
         let per = up.max(pgs.pgs().len()) / osds_in as usize;
@@ -284,11 +324,24 @@ fn pg_numbers(pgs: &PgMap, digest: &PgDigest, map: &OsdMap, settings: &Settings,
         .pools
         .iter()
         .filter(|(_, p)| p.pg_num_target > p.pgp_num_target)
-        .map(|(id, p)| format!("pool {} pg_num {} > pgp_num {}", map.pool_name(*id), p.pg_num_target, p.pgp_num_target))
+        .map(|(id, p)| {
+            format!(
+                "pool {} pg_num {} > pgp_num {}",
+                map.pool_name(*id),
+                p.pg_num_target,
+                p.pgp_num_target
+            )
+        })
         .collect();
     if !smaller.is_empty() {
         let n = smaller.len();
-        out.push(check("SMALLER_PGP_NUM", WARNING, format!("{n} pools have pg_num > pgp_num"), n as u64, smaller));
+        out.push(check(
+            "SMALLER_PGP_NUM",
+            WARNING,
+            format!("{n} pools have pg_num > pgp_num"),
+            n as u64,
+            smaller,
+        ));
     }
 }
 
@@ -316,7 +369,13 @@ fn repairs(digest: &PgDigest, out: &mut Vec<HealthInput>) {
 
 /// PGs whose last scrub is too long ago: by half of `osd_scrub_max_interval`, or three quarters
 /// of `osd_deep_scrub_interval`, more than that (`mon_warn_pg_not_…_ratio`).
-fn not_scrubbed(pgs: &PgMap, map: &OsdMap, settings: &Settings, now: UTime, out: &mut Vec<HealthInput>) {
+fn not_scrubbed(
+    pgs: &PgMap,
+    map: &OsdMap,
+    settings: &Settings,
+    now: UTime,
+    out: &mut Vec<HealthInput>,
+) {
     let option = |name: &str| settings.get(name).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
     for (code, what, ratio, interval, of_pool) in [
         (
@@ -340,8 +399,16 @@ fn not_scrubbed(pgs: &PgMap, map: &OsdMap, settings: &Settings, now: UTime, out:
         }
         let (mut detail, mut count) = (Vec::new(), 0u64);
         for (pg, stat) in pgs.pgs() {
-            let last = if code == "PG_NOT_SCRUBBED" { stat.last_scrub_stamp } else { stat.last_deep_scrub_stamp };
-            let every = map.pool(pg.pool).and_then(|p| p.opts.double(of_pool)).filter(|s| *s > 0.0).unwrap_or(common);
+            let last = if code == "PG_NOT_SCRUBBED" {
+                stat.last_scrub_stamp
+            } else {
+                stat.last_deep_scrub_stamp
+            };
+            let every = map
+                .pool(pg.pool)
+                .and_then(|p| p.opts.double(of_pool))
+                .filter(|s| *s > 0.0)
+                .unwrap_or(common);
             if last.is_zero() || now.as_secs_f64() - last.as_secs_f64() <= every * (1.0 + ratio) {
                 continue;
             }
@@ -355,7 +422,13 @@ fn not_scrubbed(pgs: &PgMap, map: &OsdMap, settings: &Settings, now: UTime, out:
             if more > 0 {
                 detail.push(format!("{more} more pgs... "));
             }
-            out.push(check(code, WARNING, format!("{count} pgs not {what} in time"), count, detail));
+            out.push(check(
+                code,
+                WARNING,
+                format!("{count} pgs not {what} in time"),
+                count,
+                detail,
+            ));
         }
     }
 }
@@ -365,11 +438,14 @@ fn large_omaps(digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
     let of_pool = digest.pools.iter().map(|(id, p)| (*id, p.stat.stats.sum.num_large_omap_objects));
     let large: Vec<_> = of_pool.filter(|(_, n)| *n > 0).collect();
     let count: i64 = large.iter().map(|(_, n)| n).sum();
-    let found =
-        |(id, n): &(spirula_types::PoolId, i64)| format!("{n} large objects found in pool '{}'", map.pool_name(*id));
+    let found = |(id, n): &(spirula_types::PoolId, i64)| {
+        format!("{n} large objects found in pool '{}'", map.pool_name(*id))
+    };
     let mut detail: Vec<String> = large.iter().take(DETAIL_MAX).map(found).collect();
     if count > 0 {
-        detail.push("Search the cluster log for 'Large omap object found' for more details.".to_owned());
+        detail.push(
+            "Search the cluster log for 'Large omap object found' for more details.".to_owned(),
+        );
         let summary = format!("{count} large omap objects");
         out.push(check("LARGE_OMAP_OBJECTS", WARNING, summary, count.unsigned_abs(), detail));
     }
@@ -402,7 +478,10 @@ fn paths(small: &BTreeMap<(OsdId, OsdId), u8>, out: &mut Vec<HealthInput>) {
             _ => "both networks",
         };
         format!(
-            "osd.{from} to osd.{to} in {net}: connections open, but heartbeats of osd_heartbeat_min_size bytes do not come through; check that all interfaces, bonds, tunnels and switches on the way have the MTU that the hosts have (ping -M do -s SIZE)"
+            "osd.{from} to osd.{to} in {net}: connections open, but heartbeats of \
+                osd_heartbeat_min_size bytes do not come through; check that all interfaces, \
+                bonds, tunnels and switches on the way have the MTU that the hosts have (ping -M \
+                do -s SIZE)"
         )
     };
     let mut detail: Vec<String> = small.iter().take(DETAIL_MAX).map(line).collect();
@@ -468,7 +547,15 @@ mod tests {
     }
 
     fn found(w: &World, at: u32) -> Vec<HealthInput> {
-        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, &w.paths, &Settings::default(), t(at))
+        checks(
+            &w.pgs,
+            &w.pgs.digest(&w.map),
+            &w.map,
+            &w.slow,
+            &w.paths,
+            &Settings::default(),
+            t(at),
+        )
     }
 
     #[test]
@@ -483,17 +570,22 @@ mod tests {
         let at_once = found(&w, 25);
         assert_eq!(at_once.len(), 1);
         assert_eq!(at_once[0].code, "PG_DEGRADED");
-        assert_eq!(at_once[0].summary, "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded");
+        assert_eq!(
+            at_once[0].summary,
+            "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded"
+        );
         assert_eq!(at_once[0].detail, ["pg 2.0 is active+undersized+degraded, acting [1,0]"]);
         let later = found(&w, 83);
         assert_eq!(
             later[0].summary,
-            "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded, 1 pg undersized"
+            "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded, 1 pg \
+                undersized"
         );
         assert_eq!(later[0].count, 2);
         assert_eq!(
             later[0].detail,
-            ["pg 2.0 is stuck undersized for 63s, current state active+undersized+degraded, last acting [1,0]"]
+            ["pg 2.0 is stuck undersized for 63s, current state active+undersized+degraded, \
+                    last acting [1,0]"]
         );
     }
 
@@ -504,7 +596,10 @@ mod tests {
         let at_once = found(&w, 25);
         assert_eq!(at_once[0].summary, "Reduced data availability: 1 pg down");
         let later = found(&w, 200);
-        assert_eq!(later[0].summary, "Reduced data availability: 1 pg inactive, 1 pg down, 1 pg peering");
+        assert_eq!(
+            later[0].summary,
+            "Reduced data availability: 1 pg inactive, 1 pg down, 1 pg peering"
+        );
 
         let mut w = world();
         w.map.osd_state[1] = 1;
@@ -526,7 +621,10 @@ mod tests {
         w.pgs.follow(&w.map, t(100));
         assert_eq!(found(&w, 130), []);
         let later = found(&w, 161);
-        assert_eq!(later[0].detail, ["pg 3.0 is stuck inactive for 61s, current state unknown, last acting []"]);
+        assert_eq!(
+            later[0].detail,
+            ["pg 3.0 is stuck inactive for 61s, current state unknown, last acting []"]
+        );
     }
 
     #[test]
@@ -558,7 +656,10 @@ mod tests {
     fn slow_operations() {
         let mut w = world();
         w.slow.insert(0, SlowOps { count: 3, oldest_ms: 35_500 });
-        assert_eq!(found(&w, 25)[0].summary, "3 slow ops, oldest one blocked for 35 sec, osd.0 has slow ops");
+        assert_eq!(
+            found(&w, 25)[0].summary,
+            "3 slow ops, oldest one blocked for 35 sec, osd.0 has slow ops"
+        );
         w.slow.insert(1, SlowOps { count: 1, oldest_ms: 40_000 });
         assert_eq!(
             found(&w, 25)[0].summary,
@@ -582,10 +683,9 @@ mod tests {
         let f = found(&w, 25);
         assert_eq!(f[0].code, "OSD_PATH_MTU");
         assert_eq!(f[0].summary, "1 path between OSDs carries small network frames only (MTU?)");
-        assert!(
-            f[0].detail[0]
-                .starts_with("osd.0 to osd.1 in the cluster network: connections open, but heartbeats of osd_")
-        );
+        assert!(f[0].detail[0].starts_with(
+            "osd.0 to osd.1 in the cluster network: connections open, but heartbeats of osd_"
+        ));
         w.paths.insert((1, 0), SMALL_BACK | SMALL_FRONT);
         let f = found(&w, 25);
         assert_eq!(f[0].summary, "2 paths between OSDs carry small network frames only (MTU?)");

@@ -1,15 +1,18 @@
 //! What is asked of each block image, for `rbd perf image iotop` and `iostat`.
 //!
-//! Somebody asks; for [`ASKED_FOR`] from then on OSDs are told, with each acknowledgement of a report, to count
-//! ([`Images::wanted_ms`]). Their reports say what they counted and over which time, so that rates do not depend on when a report
-//! comes. What was told in the last [`WINDOW`] makes the rates; all of it, since somebody asked, the totals.
+//! Somebody asks; for [`ASKED_FOR`] from then on OSDs are told, with each acknowledgement of a
+//! report, to count ([`Images::wanted_ms`]). Their reports say what they counted and over which
+//! time, so that rates do not depend on when a report comes. What was told in the last [`WINDOW`]
+//! makes the rates; all of it, since somebody asked, the totals.
 //!
-//! OSDs know images by their ids. Names are read from the directory of their pool and namespace ([`Images::look`]): the shell reads, as a
-//! client of its own. An image without a name is not shown: it is gone, or in the trash. Names are read anew every [`NAME_FOR`], since
-//! images are renamed.
+//! OSDs know images by their ids. Names are read from the directory of their pool and namespace
+//! ([`Images::look`]): the shell reads, as a client of its own. An image without a name is not
+//! shown: it is gone, or in the trash. Names are read anew every [`NAME_FOR`], since images are
+//! renamed.
 //!
-//! When nobody has asked for so long, all of it is forgotten. Bounds: [`IMAGES_MAX`] images, and as many loads as [`LOADS_MAX`] in
-//! what makes the rates; one read at a time of [`NAMES_AT_ONCE`] names.
+//! When nobody has asked for so long, all of it is forgotten. Bounds: [`IMAGES_MAX`] images, and as
+//! many loads as [`LOADS_MAX`] in what makes the rates; one read at a time of [`NAMES_AT_ONCE`]
+//! names.
 
 use crate::event::ObjectRead;
 use bytes::Bytes;
@@ -158,7 +161,8 @@ impl Images {
         }
     }
 
-    /// Those that were not used for longest, where there are too many; an eighth of all, so that it is seldom done.
+    /// Those that were not used for longest, where there are too many; an eighth of all, so that it
+    /// is seldom done.
     fn forget_some(&mut self) {
         if self.images.len() > IMAGES_MAX {
             let mut used: Vec<Duration> = self.images.values().map(|i| i.used).collect();
@@ -172,15 +176,20 @@ impl Images {
         }
     }
 
-    /// Names that are to be read now, if any are and none are being read; what came of it is told by [`Images::names`].
+    /// Names that are to be read now, if any are and none are being read; what came of it is told
+    /// by [`Images::names`].
     pub fn look(&mut self, now: Duration) -> Option<ObjectRead> {
-        if now >= self.asked_until || self.reading.as_ref().is_some_and(|r| r.asked + READ_PATIENCE > now) {
+        if now >= self.asked_until
+            || self.reading.as_ref().is_some_and(|r| r.asked + READ_PATIENCE > now)
+        {
             return None;
         }
         self.reading = None;
         let due = |i: &Image| i.read_at <= now && i.used + ASKED_FOR > now;
-        // The busiest pool is not known better than any: the first that lacks a name, before those whose name is old.
-        let (first, _) = self.images.iter().filter(|(_, i)| due(i)).min_by_key(|(_, i)| i.read_at)?;
+        // The busiest pool is not known better than any: the first that lacks a name, before those
+        // whose name is old.
+        let (first, _) =
+            self.images.iter().filter(|(_, i)| due(i)).min_by_key(|(_, i)| i.read_at)?;
         let (pool, namespace) = (first.pool, first.namespace.clone());
         let same = |k: &ImageKey| k.pool == pool && k.namespace == namespace;
         let of: Vec<ImageKey> = (self.images.iter())
@@ -221,7 +230,8 @@ impl Images {
         }
     }
 
-    /// The images of those pools and namespaces that `wanted` says, as of now, by pool, namespace and id.
+    /// The images of those pools and namespaces that `wanted` says, as of now, by pool, namespace
+    /// and id.
     pub fn show(&self, now: Duration, wanted: impl Fn(&ImageKey) -> bool) -> Vec<Shown> {
         if now >= self.asked_until {
             return Vec::new();
@@ -242,7 +252,12 @@ impl Images {
             // From the sums to what one request took.
             let mean = |sum: f64, n: f64| if n > 0.0 { sum / n } else { 0.0 };
             (rates[4], rates[5]) = (mean(rates[4], rates[0]), mean(rates[5], rates[1]));
-            Some(Shown { key: key.clone(), name: image.name.clone()?, rates, totals: totals(&image.total) })
+            Some(Shown {
+                key: key.clone(),
+                name: image.name.clone()?,
+                rates,
+                totals: totals(&image.total),
+            })
         };
         self.images.iter().filter(|(k, _)| wanted(k)).filter_map(shown).collect()
     }
@@ -262,12 +277,19 @@ mod tests {
     }
 
     fn writes(n: u64) -> ImageLoad {
-        ImageLoad { writes: n, write_bytes: n * 4096, write_ns: n * 2_000_000, ..ImageLoad::default() }
+        ImageLoad {
+            writes: n,
+            write_bytes: n * 4096,
+            write_ns: n * 2_000_000,
+            ..ImageLoad::default()
+        }
     }
 
     fn answer(images: &mut Images, now: u64, call: u64, names: &[(&str, &str)]) {
-        let pairs: BTreeMap<Bytes, Bytes> =
-            names.iter().map(|(id, name)| (format!("id_{id}").into(), to_vec(&(*name).to_owned()).into())).collect();
+        let pairs: BTreeMap<Bytes, Bytes> = names
+            .iter()
+            .map(|(id, name)| (format!("id_{id}").into(), to_vec(&(*name).to_owned()).into()))
+            .collect();
         let mut op = OsdOp::omap_get_vals_by_keys(&[]);
         op.indata = to_vec(&pairs).into();
         images.names(at(now), call, 0, &[OpResult { op, rval: 0, output_crc: None }]);
@@ -286,7 +308,9 @@ mod tests {
         images.report(at(60_000), 0, loads());
         assert!(images.look(at(60_000)).is_some());
         images.report(at(61_000), 0, loads());
-        assert!(images.images.is_empty() && images.told.is_empty() && images.look(at(61_000)).is_none());
+        assert!(
+            images.images.is_empty() && images.told.is_empty() && images.look(at(61_000)).is_none()
+        );
         // Who asks again begins anew.
         images.ask(at(70_000));
         images.ask(at(100_000));
@@ -299,9 +323,17 @@ mod tests {
         let mut images = Images::default();
         images.ask(at(0));
         for ms in (1000..=10_000).step_by(1000) {
-            images.report(at(ms), 0, ImageLoads { over_ms: 1000, loads: vec![(key(1, "", "a"), writes(100))] });
+            images.report(
+                at(ms),
+                0,
+                ImageLoads { over_ms: 1000, loads: vec![(key(1, "", "a"), writes(100))] },
+            );
             if ms % 2000 == 0 {
-                images.report(at(ms), 1, ImageLoads { over_ms: 2000, loads: vec![(key(1, "", "a"), writes(20))] });
+                images.report(
+                    at(ms),
+                    1,
+                    ImageLoads { over_ms: 2000, loads: vec![(key(1, "", "a"), writes(20))] },
+                );
             }
         }
         let call = images.look(at(10_000)).unwrap().call;
@@ -324,11 +356,16 @@ mod tests {
     fn names_are_read_place_by_place_and_again() {
         let mut images = Images::default();
         images.ask(at(0));
-        let of =
-            |k: &[ImageKey]| ImageLoads { over_ms: 1000, loads: k.iter().map(|k| (k.clone(), writes(1))).collect() };
+        let of = |k: &[ImageKey]| ImageLoads {
+            over_ms: 1000,
+            loads: k.iter().map(|k| (k.clone(), writes(1))).collect(),
+        };
         images.report(at(1000), 0, of(&[key(1, "", "a"), key(1, "", "gone"), key(2, "ns", "b")]));
         let first = images.look(at(1000)).unwrap();
-        assert_eq!((first.at.pool, &first.at.namespace[..], &first.oid[..]), (1, &b""[..], DIRECTORY));
+        assert_eq!(
+            (first.at.pool, &first.at.namespace[..], &first.oid[..]),
+            (1, &b""[..], DIRECTORY)
+        );
         answer(&mut images, 1000, first.call, &[("a", "x")]);
         let second = images.look(at(1000)).unwrap();
         assert_eq!((second.at.pool, &second.at.namespace[..]), (2, &b"ns"[..]));
@@ -362,12 +399,20 @@ mod tests {
         let mut images = Images::default();
         images.ask(at(0));
         for report in 0..100 {
-            let loads = (0..1024).map(|i| (key(1, "", &format!("{report}.{i}")), writes(1))).collect();
+            let loads =
+                (0..1024).map(|i| (key(1, "", &format!("{report}.{i}")), writes(1))).collect();
             images.report(at(1000 + report * 10), 0, ImageLoads { over_ms: 10, loads });
         }
-        assert!(images.images.len() <= IMAGES_MAX && images.images.len() > IMAGES_MAX / 2, "{}", images.images.len());
+        assert!(
+            images.images.len() <= IMAGES_MAX && images.images.len() > IMAGES_MAX / 2,
+            "{}",
+            images.images.len()
+        );
         assert!(images.images.contains_key(&key(1, "", "99.5")));
         assert!(images.told.iter().map(|t| t.loads.len()).sum::<usize>() <= LOADS_MAX);
-        assert_eq!(images.look(at(3000)).map(|_| images.reading.as_ref().unwrap().of.len()), Some(NAMES_AT_ONCE));
+        assert_eq!(
+            images.look(at(3000)).map(|_| images.reading.as_ref().unwrap().of.len()),
+            Some(NAMES_AT_ONCE)
+        );
     }
 }

@@ -12,9 +12,12 @@ use crate::services::Services;
 use bytes::Bytes;
 use spirula_encoding::{from_slice, to_vec};
 use spirula_format::IoRates;
-use spirula_maps::{FsMap, Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
+use spirula_maps::{
+    FsMap, Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum,
+};
 use spirula_messages::ceph::{
-    MCommand, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrConfigure, MMgrMap, MMgrOpen, MMgrReport, MOsdMap, kind,
+    MCommand, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrConfigure, MMgrMap, MMgrOpen,
+    MMgrReport, MOsdMap, kind,
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, MgrRan, MgrRun, MonRan, OsdReport, OsdReportAck, Since,
@@ -36,7 +39,8 @@ const DIGEST_QUOTA: Duration = Duration::from_millis(100);
 const REPORT_PERIOD_MS: u32 = 1000;
 /// How often foreign daemons (gateways) report, seconds; Ceph's default.
 const FOREIGN_PERIOD: u32 = 5;
-/// Bytes of an answer that goes by the monitors: between them it is one frame, half of what that may have.
+/// Bytes of an answer that goes by the monitors: between them it is one frame, half of what that
+/// may have.
 const PASSED_BACK: usize = 8 << 20;
 /// Counters of how many reports are kept per OSD, to make rates of.
 const PERF_KEPT: usize = 6;
@@ -71,7 +75,9 @@ pub(crate) struct OsdEntry {
 impl OsdEntry {
     /// Rate per second of a counter over the reports kept.
     pub fn rate(&self, counter: &str) -> u64 {
-        let (Some((t0, first)), Some((t1, last))) = (self.perf.front(), self.perf.back()) else { return 0 };
+        let (Some((t0, first)), Some((t1, last))) = (self.perf.front(), self.perf.back()) else {
+            return 0;
+        };
         let seconds = t1.saturating_sub(*t0).as_secs_f64();
         let (Some(a), Some(b)) = (first.get(counter), last.get(counter)) else { return 0 };
         if seconds > 0.0 { (b.saturating_sub(*a) as f64 / seconds) as u64 } else { 0 }
@@ -157,7 +163,9 @@ impl Mgr {
             // Without an OSD map there is nothing to say.
             _ if self.map.epoch == 0 => now + DIGEST_EVERY,
             None => now,
-            Some(last) if self.pgmap.states_changed() || self.services.changed() => last + DIGEST_PROMPT,
+            Some(last) if self.pgmap.states_changed() || self.services.changed() => {
+                last + DIGEST_PROMPT
+            }
             Some(last) if self.towards_quota => last + DIGEST_QUOTA,
             Some(last) => last + DIGEST_EVERY,
         }
@@ -236,9 +244,17 @@ impl Mgr {
             name: self.config.name.clone(),
             addr: self.config.addrs.clone(),
             available: true,
-            modules: ["balancer", "crash", "devicehealth", "iostat", "pg_autoscaler", "progress", "status"]
-                .map(str::to_owned)
-                .to_vec(),
+            modules: [
+                "balancer",
+                "crash",
+                "devicehealth",
+                "iostat",
+                "pg_autoscaler",
+                "progress",
+                "status",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             services: BTreeMap::new(),
             commands,
             metadata: self.config.metadata.clone(),
@@ -250,16 +266,30 @@ impl Mgr {
         self.last_digest = Some(now.mono);
         self.towards_quota = false;
         self.pgmap.take_states_changed();
-        let grace =
-            self.config.settings.get("mgr_service_beacon_grace").and_then(|v| v.parse().ok()).unwrap_or(SERVICE_GRACE);
+        let grace = self
+            .config
+            .settings
+            .get("mgr_service_beacon_grace")
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(SERVICE_GRACE);
         self.services.expire(now, Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX));
         self.services.take_changed();
         let digest = self.digest();
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
-        let paths = self.osds.iter().flat_map(|(id, o)| o.small_paths.iter().map(|(to, nets)| ((*id, *to), *nets)));
+        let paths = self
+            .osds
+            .iter()
+            .flat_map(|(id, o)| o.small_paths.iter().map(|(to, nets)| ((*id, *to), *nets)));
         let paths = paths.collect();
-        let mut health =
-            health::checks(&self.pgmap, &digest, &self.map, &slow, &paths, &self.config.settings, now.wall);
+        let mut health = health::checks(
+            &self.pgmap,
+            &digest,
+            &self.map,
+            &slow,
+            &paths,
+            &self.config.settings,
+            now.wall,
+        );
         health.extend(health::stopped(&self.stopped));
         let body = MgrDigest {
             gid: self.config.gid,
@@ -279,16 +309,20 @@ impl Mgr {
                 Err(e) => tracing::warn!("osd map from the monitor: {e}"),
             },
             kind::MGR_MAP => {
-                let map = MMgrMap::from_message(m).ok().and_then(|b| from_slice::<MgrMap>(&b.mgrmap).ok());
+                let map = MMgrMap::from_message(m)
+                    .ok()
+                    .and_then(|b| from_slice::<MgrMap>(&b.mgrmap).ok());
                 match map {
                     Some(map) => self.mgrmap = map,
                     None => tracing::warn!("unreadable manager map from the monitor"),
                 }
             }
-            kind::FS_MAP => match MFsMap::from_message(m).ok().and_then(|b| from_slice::<FsMap>(&b.map).ok()) {
-                Some(map) => self.fsmap = map,
-                None => tracing::warn!("unreadable file-system map from the monitor"),
-            },
+            kind::FS_MAP => {
+                match MFsMap::from_message(m).ok().and_then(|b| from_slice::<FsMap>(&b.map).ok()) {
+                    Some(map) => self.fsmap = map,
+                    None => tracing::warn!("unreadable file-system map from the monitor"),
+                }
+            }
             kind::CONFIG => match MConfig::from_message(m) {
                 Ok(body) => self.config.settings.set_central(&body.config.into_iter().collect()),
                 Err(e) => tracing::warn!("configuration from the monitor: {e}"),
@@ -350,7 +384,11 @@ impl Mgr {
     fn on_message(&mut self, now: Now, conn: ConnId, m: &Message, out: &mut Vec<MgrEffect>) {
         let Some(session) = self.sessions.get(&conn) else { return };
         if let Some(answer) = access::refused(&session.peer, m) {
-            tracing::debug!("message type {} from {} refused: it has no right to it", m.kind, self.peer_name(conn));
+            tracing::debug!(
+                "message type {} from {} refused: it has no right to it",
+                m.kind,
+                self.peer_name(conn)
+            );
             out.extend(answer.map(|m| MgrEffect::Send(conn, m)));
             return;
         }
@@ -363,7 +401,13 @@ impl Mgr {
                 }
             },
             kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
-                Ok(body) => self.on_command(now, Asker { conn, tid: m.tid, kind: m.kind }, body.cmd, body.input, out),
+                Ok(body) => self.on_command(
+                    now,
+                    Asker { conn, tid: m.tid, kind: m.kind },
+                    body.cmd,
+                    body.input,
+                    out,
+                ),
                 Err(e) => {
                     tracing::debug!("command from {}: {e}", self.peer_name(conn));
                     out.push(MgrEffect::Close(conn));
@@ -408,7 +452,14 @@ impl Mgr {
     }
 
     /// A command for the cluster's active manager, which its asker may have.
-    fn on_command(&mut self, now: Now, asker: Asker, cmd: Vec<String>, input: Bytes, out: &mut Vec<MgrEffect>) {
+    fn on_command(
+        &mut self,
+        now: Now,
+        asker: Asker,
+        cmd: Vec<String>,
+        input: Bytes,
+        out: &mut Vec<MgrEffect>,
+    ) {
         if !commands::are_monitors(&cmd) {
             let r = commands::run(self, now, &cmd, None);
             self.follow(now, &r, out);
@@ -426,8 +477,8 @@ impl Mgr {
 
     /// A monitor's client asked for one of the manager's commands, and may have it.
     fn on_run(&mut self, now: Now, ask: MgrRun, out: &mut Vec<MgrEffect>) {
-        // The leader asks again where no answer comes for some seconds, be it that this manager is slow, or that the answer was lost; and
-        // so does the client, over another connection.
+        // The leader asks again where no answer comes for some seconds, be it that this manager is
+        // slow, or that the answer was lost; and so does the client, over another connection.
         if let Some(ran) = self.ran.find(&ask) {
             out.push(MgrEffect::SendMon(ran.into_message(0)));
             return;
@@ -440,7 +491,10 @@ impl Mgr {
             let bytes = r.data.len();
             commands::Reply::err(
                 errno::E2BIG,
-                format!("the answer has {bytes} bytes, monitors pass on {PASSED_BACK}: ask the manager itself"),
+                format!(
+                    "the answer has {bytes} bytes, monitors pass on {PASSED_BACK}: ask the manager \
+                        itself"
+                ),
             )
         } else {
             r
@@ -454,7 +508,8 @@ impl Mgr {
         out.push(MgrEffect::SendMon(ran.into_message(0)));
     }
 
-    /// What a daemon of Ceph's counts, of metadata servers, and how it is, of services. Nothing here asks for others' counters.
+    /// What a daemon of Ceph's counts, of metadata servers, and how it is, of services. Nothing
+    /// here asks for others' counters.
     fn on_foreign_report(&mut self, now: Now, conn: ConnId, m: &Message, out: &mut Vec<MgrEffect>) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         let Ok(report) = MMgrReport::from_message(m) else { return };
@@ -462,7 +517,9 @@ impl Mgr {
         if session.peer.name.kind != EntityType::Mds as u8 {
             match said {
                 Ok(said) => {
-                    if !self.services.report(now, conn, &report.daemon_name, said) && self.services.is_forgotten(conn) {
+                    if !self.services.report(now, conn, &report.daemon_name, said)
+                        && self.services.is_forgotten(conn)
+                    {
                         out.push(MgrEffect::Close(conn));
                     }
                 }
@@ -482,7 +539,12 @@ impl Mgr {
 
     /// What a metadata server counts.
     pub(crate) fn counters_of(&self, mds: &str) -> Option<&Counters> {
-        self.sessions.values().rev().filter_map(|s| s.counters.as_ref()).find(|(name, _)| name == mds).map(|(_, c)| c)
+        self.sessions
+            .values()
+            .rev()
+            .filter_map(|s| s.counters.as_ref())
+            .find(|(name, _)| name == mds)
+            .map(|(_, c)| c)
     }
 
     /// Does what follows from a command.
@@ -523,7 +585,10 @@ impl Mgr {
         let osd = report.osd;
         let named = self.sessions.get(&conn).map(|s| s.peer.name);
         if named != Some(EntityName::osd(osd)) {
-            tracing::warn!("statistics of osd.{osd} from {}, who is somebody else", self.peer_name(conn));
+            tracing::warn!(
+                "statistics of osd.{osd} from {}, who is somebody else",
+                self.peer_name(conn)
+            );
             out.push(MgrEffect::Close(conn));
             return;
         }
@@ -584,7 +649,11 @@ impl Mgr {
     pub(crate) fn digest(&self) -> PgDigest {
         let mut digest = self.pgmap.digest(&self.map);
         // An OSD that lags takes the maps one by one.
-        let lagging = self.osds.iter().filter(|(id, o)| self.map.is_up(**id) && o.epoch > 0).map(|(_, o)| o.epoch);
+        let lagging = self
+            .osds
+            .iter()
+            .filter(|(id, o)| self.map.is_up(**id) && o.epoch > 0)
+            .map(|(_, o)| o.epoch);
         digest.oldest_needed = lagging.fold(digest.oldest_needed, Epoch::min);
         digest
     }

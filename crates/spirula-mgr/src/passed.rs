@@ -1,10 +1,13 @@
-//! Commands of the manager's that the monitors serve here (`spirula_settings::managers`): passed on, and their answers handed back.
+//! Commands of the manager's that the monitors serve here (`spirula_settings::managers`): passed
+//! on, and their answers handed back.
 //!
-//! Who asks has the right to by his capabilities for managers, as with Ceph; the monitors are told who it is. What waits has a bound in
-//! number and bytes, above which the answer is EAGAIN. A request is sent again in each new session with a monitor; the monitors do it
-//! once. Who got no answer for [`PATIENCE`] is told so.
+//! Who asks has the right to by his capabilities for managers, as with Ceph; the monitors are told
+//! who it is. What waits has a bound in number and bytes, above which the answer is EAGAIN. A
+//! request is sent again in each new session with a monitor; the monitors do it once. Who got no
+//! answer for [`PATIENCE`] is told so.
 //!
-//! The other way round a monitor asks for the manager's own: what had something done is remembered for a while ([`Ran`]).
+//! The other way round a monitor asks for the manager's own: what had something done is remembered
+//! for a while ([`Ran`]).
 
 use crate::commands;
 use crate::event::{ConnId, MgrEffect, Now, Peer};
@@ -24,7 +27,8 @@ const WAITING_BYTES: usize = 16 << 20;
 const COMMAND_MAX: usize = 1 << 20;
 const REQUEST_MAX: usize = 4 << 20;
 const READ_MAX: usize = 64 << 10;
-/// So long the monitors have for an answer. They agree on a change within a second, or elect a leader before.
+/// So long the monitors have for an answer. They agree on a change within a second, or elect a
+/// leader before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers remembered of commands that monitors had run, and their bytes.
@@ -34,7 +38,8 @@ const RAN_BYTES: usize = 1 << 20;
 /// What makes two requests of monitors the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// A client's: its global id and transaction. It asks again over its next connection, which may be another monitor's.
+    /// A client's: its global id and transaction. It asks again over its next connection, which may
+    /// be another monitor's.
     Clients(u64, u64),
     /// Where these are not told: the run of the leader's, and its number there.
     Leaders(u64, u64),
@@ -49,8 +54,8 @@ impl Request {
     }
 }
 
-/// Answers to commands of monitors' clients that had something done: it is not done again when a monitor asks again. Those that only tell
-/// are made anew.
+/// Answers to commands of monitors' clients that had something done: it is not done again when a
+/// monitor asks again. Those that only tell are made anew.
 #[derive(Debug, Default)]
 pub(crate) struct Ran {
     answers: VecDeque<(Request, MgrRan)>,
@@ -127,13 +132,18 @@ impl Passed {
         let words: usize = cmd.iter().map(String::len).sum();
         let reads = !commands::changes(&cmd);
         if words > COMMAND_MAX || words + input.len() > if reads { READ_MAX } else { REQUEST_MAX } {
-            let most =
-                format!("{COMMAND_MAX} bytes, {REQUEST_MAX} with its input; one that only reads at most {READ_MAX}");
+            let most = format!(
+                "{COMMAND_MAX} bytes, {REQUEST_MAX} with its input; one that only reads at most \
+                    {READ_MAX}"
+            );
             return Err((errno::E2BIG, format!("a request has at most {most}")));
         }
         let bytes: usize = self.waiting.values().map(|w| w.message.front.len()).sum();
         if self.waiting.len() >= WAITING || bytes + words + input.len() > WAITING_BYTES {
-            return Err((errno::EAGAIN, "too many commands wait for the monitors; try again".to_owned()));
+            return Err((
+                errno::EAGAIN,
+                "too many commands wait for the monitors; try again".to_owned(),
+            ));
         }
         let id = self.next;
         self.next += 1;

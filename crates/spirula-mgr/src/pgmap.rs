@@ -2,7 +2,9 @@
 
 use crate::removals::Removals;
 use spirula_encoding::UTime;
-use spirula_maps::{ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgStat, PgState, PoolSum, StoreStatfs};
+use spirula_maps::{
+    ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgStat, PgState, PoolSum, StoreStatfs,
+};
 use spirula_types::{Epoch, OsdId, PgId, PoolId, hash};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -109,7 +111,8 @@ pub struct PgMap {
     states_changed: bool,
     /// PGs of each pool in the last OSD map.
     pg_nums: BTreeMap<PoolId, u32>,
-    /// PGs that took others in: reports from before that epoch say nothing of the snapshots that those have.
+    /// PGs that took others in: reports from before that epoch say nothing of the snapshots that
+    /// those have.
     merged: BTreeMap<PgId, Epoch>,
     removals: Removals,
 }
@@ -165,7 +168,8 @@ impl PgMap {
         self.stamp = now;
     }
 
-    /// Follows the OSD map as to removed snapshots. To be told of each epoch, as far as that can be.
+    /// Follows the OSD map as to removed snapshots. To be told of each epoch, as far as that can
+    /// be.
     pub fn follow_removals(&mut self, map: &OsdMap) {
         self.removals.follow(map);
     }
@@ -211,14 +215,18 @@ impl PgMap {
         self.touch(now);
     }
 
-    /// Notes which PGs have taken others in since the last map; of a pool that was not seen before, all that may have.
+    /// Notes which PGs have taken others in since the last map; of a pool that was not seen before,
+    /// all that may have.
     fn note_merges(&mut self, map: &OsdMap) {
         for (id, pool) in &map.pools {
             let n = pool.pg_num;
-            // The pool says when it was: maps may have been passed over since, and PGs report only what changes.
+            // The pool says when it was: maps may have been passed over since, and PGs report only
+            // what changes.
             let epoch = pool.last_force_op_resend_preluminous.min(map.epoch);
             let seeds: Vec<u32> = match self.pg_nums.insert(*id, n) {
-                Some(before) => (n..before).map(|s| hash::stable_mod(s, n, hash::mask_for(n))).collect(),
+                Some(before) => {
+                    (n..before).map(|s| hash::stable_mod(s, n, hash::mask_for(n))).collect()
+                }
                 None => (0..n).collect(),
             };
             for seed in seeds.into_iter().filter(|_| epoch > 0) {
@@ -294,7 +302,9 @@ impl PgMap {
                 w.rates_into(sum);
             }
         }
-        let older = |(pg, epoch): &(&PgId, &Epoch)| self.pgs.get(pg).is_none_or(|s| s.reported_epoch < **epoch);
+        let older = |(pg, epoch): &(&PgId, &Epoch)| {
+            self.pgs.get(pg).is_none_or(|s| s.reported_epoch < **epoch)
+        };
         for (pg, _) in self.merged.iter().filter(older) {
             digest.purged_snaps.remove(&pg.pool);
         }
@@ -437,7 +447,8 @@ mod tests {
             s.purged_snaps.insert(snap, 1);
             s
         };
-        let purged = |p: &PgMap, m: &OsdMap| p.digest(m).purged_snaps.get(&1).is_some_and(|s| s.contains(3));
+        let purged =
+            |p: &PgMap, m: &OsdMap| p.digest(m).purged_snaps.get(&1).is_some_and(|s| s.contains(3));
         let (mut p, before) = (PgMap::default(), map(5, &[(1, 4)]));
         p.follow(&before, t(0));
         for seed in 0..3 {
@@ -445,7 +456,8 @@ mod tests {
         }
         report(&mut p, &before, 0, PgId::new(1, 3), with(1, 5, 4));
         assert!(!purged(&p, &before), "the last one has it still");
-        // It is taken in by 1.1, whose old report is of itself alone; another manager may hear that now.
+        // It is taken in by 1.1, whose old report is of itself alone; another manager may hear that
+        // now.
         let mut after = map(6, &[(1, 3)]);
         after.pools.get_mut(&1).unwrap().last_force_op_resend_preluminous = 6;
         let mut other = PgMap::default();
@@ -492,7 +504,8 @@ mod tests {
         assert_eq!(p.digest(&again).purged_snaps, of(3));
     }
 
-    /// A manager comes to know of a merge with a later map; who has reported in the merge's epoch says nothing again.
+    /// A manager comes to know of a merge with a later map; who has reported in the merge's epoch
+    /// says nothing again.
     #[test]
     fn a_report_of_the_epoch_of_the_merge_counts() {
         let with = |epoch| {
@@ -521,7 +534,10 @@ mod tests {
         assert!(!p.take_states_changed());
         let m = map(6, &[(2, 4)]);
         p.follow(&m, t(1));
-        assert_eq!(p.pgs().keys().map(ToString::to_string).collect::<Vec<_>>(), ["2.0", "2.1", "2.2", "2.3"]);
+        assert_eq!(
+            p.pgs().keys().map(ToString::to_string).collect::<Vec<_>>(),
+            ["2.0", "2.1", "2.2", "2.3"]
+        );
         report(&mut p, &m, 0, PgId::new(2, 0), stat(1, 0, 0));
         assert_eq!(p.unknown_pgs(), 3);
         assert!(p.take_states_changed());

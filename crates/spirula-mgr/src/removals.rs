@@ -1,20 +1,25 @@
 //! Since when each removed snapshot is removed: what PGs said before says nothing of it.
 //!
-//! A PG reports what it has purged, and reports again only what changes. When a snapshot has left the map's queue and is removed once
-//! more (which has the PGs look once more), the reports that are here still name it, for its first removal. So of
-//! a PG only that counts which it said with a map in which the present removal is. That is enough: a PG sees every epoch of the map, and
-//! forgets what it has purged with the one in which that leaves the queue; so what it names with a map from the removal on, it has
-//! looked for since. And it is not too much: who has looked has a map from the removal on. Where the manager has not seen every
-//! epoch, all there is counts as removed in the one that it sees; who has said it before says it again within seconds (`spirula_osd`).
+//! A PG reports what it has purged, and reports again only what changes. When a snapshot has left
+//! the map's queue and is removed once more (which has the PGs look once more), the reports that
+//! are here still name it, for its first removal. So of a PG only that counts which it said with a
+//! map in which the present removal is. That is enough: a PG sees every epoch of the map, and
+//! forgets what it has purged with the one in which that leaves the queue; so what it names with a
+//! map from the removal on, it has looked for since. And it is not too much: who has looked has a
+//! map from the removal on. Where the manager has not seen every epoch, all there is counts as
+//! removed in the one that it sees; who has said it before says it again within seconds
+//! (`spirula_osd`).
 
 use spirula_maps::{OsdMap, SnapIntervals};
 use spirula_types::{Epoch, PoolId};
 use std::collections::BTreeMap;
 
-/// Epochs of removals that are told apart in a pool at most. The oldest ones count as one then, of the newer epoch.
+/// Epochs of removals that are told apart in a pool at most. The oldest ones count as one then, of
+/// the newer epoch.
 const EPOCHS_MAX: usize = 1024;
 
-/// The removed snapshots of each pool, by the epoch in which they were removed: no more of them than the map's queue has.
+/// The removed snapshots of each pool, by the epoch in which they were removed: no more of them
+/// than the map's queue has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Removals {
     seen: Epoch,
@@ -60,7 +65,8 @@ impl Removals {
 
     /// What was removed later than `epoch` is taken out of a pool's snapshots.
     pub fn only_before(&self, pool: PoolId, epoch: Epoch, snaps: &mut SnapIntervals) {
-        let later = self.pools.get(&pool).into_iter().flat_map(|of| of.range(epoch.saturating_add(1)..));
+        let later =
+            self.pools.get(&pool).into_iter().flat_map(|of| of.range(epoch.saturating_add(1)..));
         later.for_each(|(_, s)| snaps.subtract(s));
     }
 }
@@ -77,7 +83,12 @@ mod tests {
             s
         };
         let time = spirula_encoding::UTime::ZERO;
-        let mut m = OsdMap::fresh(spirula_types::Uuid([1; 16]), epoch, time, spirula_maps::Crush::default());
+        let mut m = OsdMap::fresh(
+            spirula_types::Uuid([1; 16]),
+            epoch,
+            time,
+            spirula_maps::Crush::default(),
+        );
         m.pools.insert(1, spirula_maps::PgPool::replicated(3, 1, 0, time));
         m.removed_snaps_queue.insert(1, of(queue));
         m.new_removed_snaps.insert(1, of(new));
@@ -120,7 +131,10 @@ mod tests {
             r.follow(&map(epoch, &queue, &[u64::from(epoch)]));
         }
         let of = &r.pools[&1];
-        assert_eq!((of.len(), of.values().map(SnapIntervals::size).sum::<u64>()), (EPOCHS_MAX, queue.len() as u64));
+        assert_eq!(
+            (of.len(), of.values().map(SnapIntervals::size).sum::<u64>()),
+            (EPOCHS_MAX, queue.len() as u64)
+        );
         assert!(!before(&r, 1).contains(&2) && before(&r, EPOCHS_MAX as Epoch).contains(&2));
     }
 }

@@ -1,9 +1,12 @@
-//! Daemons that work beside the cluster (gateways, mirror daemons): who has introduced itself, and how it said it is.
+//! Daemons that work beside the cluster (gateways, mirror daemons): who has introduced itself, and
+//! how it said it is.
 //!
-//! A daemon is here from its introduction until it says goodbye or has said nothing for a while (`mgr_service_beacon_grace`, a minute): a
-//! connection that is lost is made anew well before that. One connection introduces one daemon, and its words count as long as nobody introduces that daemon by another.
-//! Whoever was given up and speaks again by the same connection (its machine was suspended) is told to come anew by losing that.
-//! Nothing is kept on disk: to a new manager daemons introduce themselves again. What all of them may tell together is bounded.
+//! A daemon is here from its introduction until it says goodbye or has said nothing for a while
+//! (`mgr_service_beacon_grace`, a minute): a connection that is lost is made anew well before that.
+//! One connection introduces one daemon, and its words count as long as nobody introduces that
+//! daemon by another. Whoever was given up and speaks again by the same connection (its machine was
+//! suspended) is told to come anew by losing that. Nothing is kept on disk: to a new manager
+//! daemons introduce themselves again. What all of them may tell together is bounded.
 
 use crate::event::{ConnId, Now, Peer};
 use crate::foreign::ServiceReport;
@@ -84,7 +87,11 @@ impl Services {
 
     /// Is there room for facts of this size instead of what this daemon has told?
     fn fits(&self, name: &Name, new: usize) -> bool {
-        let all = self.map.services.iter().flat_map(|(kind, ds)| ds.iter().map(move |(n, d)| (kind, n, d)));
+        let all = self
+            .map
+            .services
+            .iter()
+            .flat_map(|(kind, ds)| ds.iter().map(move |(n, d)| (kind, n, d)));
         let others = all.filter(|(kind, n, _)| (*kind, *n) != (&name.0, &name.1));
         let others: usize = others.map(|(kind, n, d)| kind.len() + n.len() + size(d)).sum();
         let whole = new + name.0.len() + name.1.len();
@@ -102,15 +109,25 @@ impl Services {
         let known = self.heard.contains_key(&name);
         let room = known || self.heard.len() < DAEMONS_MAX;
         if !room || !self.fits(&name, bytes(&service.metadata) + bytes(&service.status)) {
-            tracing::warn!("service {}.{} is not noted: it, or all of them, tell too much", name.0, name.1);
+            tracing::warn!(
+                "service {}.{} is not noted: it, or all of them, tell too much",
+                name.0,
+                name.1
+            );
             return;
         }
         self.leave_all(now, conn, &name);
         let gid = u64::try_from(peer.name.num).unwrap_or_default();
-        let entry = self.map.services.entry(name.0.clone()).or_default().entry(name.1.clone()).or_default();
+        let entry =
+            self.map.services.entry(name.0.clone()).or_default().entry(name.1.clone()).or_default();
         let new = !known || entry.gid != gid;
         if new {
-            *entry = ServiceEntry { gid, start_epoch: self.map.epoch + 1, start_stamp: now.wall, ..Default::default() };
+            *entry = ServiceEntry {
+                gid,
+                start_epoch: self.map.epoch + 1,
+                start_stamp: now.wall,
+                ..Default::default()
+            };
         }
         entry.addr = peer.addrs.0.first().copied();
         entry.metadata.clone_from(&service.metadata);
@@ -124,12 +141,17 @@ impl Services {
         self.changed = true;
     }
 
-    /// A daemon tells how it is; `true` if it is one of those that introduced themselves by this connection.
+    /// A daemon tells how it is; `true` if it is one of those that introduced themselves by this
+    /// connection.
     pub fn report(&mut self, now: Now, conn: ConnId, daemon: &str, report: ServiceReport) -> bool {
         let name = (report.service, daemon.to_owned());
-        let Some(heard) = self.heard.get_mut(&name).filter(|h| h.conn == Some(conn)) else { return false };
+        let Some(heard) = self.heard.get_mut(&name).filter(|h| h.conn == Some(conn)) else {
+            return false;
+        };
         heard.at = now.mono;
-        let Some(entry) = self.map.services.get(&name.0).and_then(|ds| ds.get(&name.1)) else { return false };
+        let Some(entry) = self.map.services.get(&name.0).and_then(|ds| ds.get(&name.1)) else {
+            return false;
+        };
         let mut next = ServiceEntry { last_beacon: now.wall, ..entry.clone() };
         let mut changed = false;
         if let Some(status) = report.status {
@@ -142,8 +164,14 @@ impl Services {
             next.task_status = tasks;
         }
         if !self.fits(&name, size(&next)) {
-            tracing::warn!("the status of service {}.{} is not noted: it is too long", name.0, name.1);
-        } else if let Some(entry) = self.map.services.get_mut(&name.0).and_then(|ds| ds.get_mut(&name.1)) {
+            tracing::warn!(
+                "the status of service {}.{} is not noted: it is too long",
+                name.0,
+                name.1
+            );
+        } else if let Some(entry) =
+            self.map.services.get_mut(&name.0).and_then(|ds| ds.get_mut(&name.1))
+        {
             *entry = next;
             self.changed |= changed;
         }
@@ -158,15 +186,19 @@ impl Services {
         }
     }
 
-    /// A metadata server says what it works at. It does not introduce itself: the file-system map tells of it.
+    /// A metadata server says what it works at. It does not introduce itself: the file-system map
+    /// tells of it.
     pub fn works(&mut self, now: Now, conn: ConnId, server: &str, tasks: Facts) {
         let name = ("mds".to_owned(), server.to_owned());
         let room = self.heard.contains_key(&name) || self.heard.len() < DAEMONS_MAX;
         if !is_name(server) || !room || !self.fits(&name, bytes(&tasks)) {
-            tracing::warn!("what mds.{server} works at is not noted: it, or all services, tell too much");
+            tracing::warn!(
+                "what mds.{server} works at is not noted: it, or all services, tell too much"
+            );
             return;
         }
-        let new = self.heard.insert(name.clone(), Heard { conn: Some(conn), at: now.mono }).is_none();
+        let new =
+            self.heard.insert(name.clone(), Heard { conn: Some(conn), at: now.mono }).is_none();
         let entry = self.map.services.entry(name.0).or_default().entry(name.1).or_default();
         if new || entry.task_status != tasks {
             entry.task_status = tasks;
@@ -177,7 +209,8 @@ impl Services {
     /// Those that have been silent for longer than `grace` go.
     pub fn expire(&mut self, now: Now, grace: Duration) {
         let silent = |h: &Heard| now.mono.saturating_sub(h.at) > grace;
-        let gone: Vec<Name> = self.heard.iter().filter(|(_, h)| silent(h)).map(|(n, _)| n.clone()).collect();
+        let gone: Vec<Name> =
+            self.heard.iter().filter(|(_, h)| silent(h)).map(|(n, _)| n.clone()).collect();
         for name in gone {
             self.forgotten.extend(self.heard.get(&name).and_then(|h| h.conn));
             self.leave(now, &name);
@@ -190,7 +223,8 @@ impl Services {
         self.heard.values_mut().filter(|h| h.conn == Some(conn)).for_each(|h| h.conn = None);
     }
 
-    /// Was the daemon given up that introduced itself by this connection? It does so again only by a new one.
+    /// Was the daemon given up that introduced itself by this connection? It does so again only by
+    /// a new one.
     pub fn is_forgotten(&self, conn: ConnId) -> bool {
         self.forgotten.contains(&conn)
     }
@@ -228,13 +262,25 @@ mod tests {
 
     fn peer(num: i64) -> Peer {
         let name = EntityName::new(EntityType::Client, num);
-        Peer { name, global_id: 4711, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: None }
+        Peer {
+            name,
+            global_id: 4711,
+            auth_id: "u".into(),
+            addrs: AddrVec::default(),
+            place: None,
+            caps: None,
+        }
     }
 
     fn of(name: &str, value: &str) -> MMgrOpen {
         let metadata = Facts::from([("hostname".into(), value.into())]);
         let service = Some(ServiceDaemon { metadata, status: Facts::new() });
-        MMgrOpen { daemon_name: name.into(), service_name: "rbd-mirror".into(), service, ..MMgrOpen::default() }
+        MMgrOpen {
+            daemon_name: name.into(),
+            service_name: "rbd-mirror".into(),
+            service,
+            ..MMgrOpen::default()
+        }
     }
 
     fn names(s: &Services) -> Vec<&str> {
@@ -315,7 +361,10 @@ mod tests {
         assert!(s.report(at(9), 7, "2", says(&long)));
         assert!(s.map.services["rbd-mirror"]["2"].status.is_empty(), "no room for it");
         s.take_changed();
-        assert!(s.report(at(9), 7, "2", says(&"y".repeat(BYTES_MAX))) && !s.changed(), "nothing to tell");
+        assert!(
+            s.report(at(9), 7, "2", says(&"y".repeat(BYTES_MAX))) && !s.changed(),
+            "nothing to tell"
+        );
         let mut s = Services::new(at(0));
         for n in 0..2000 {
             s.open(at(1), n, &peer(5000), &of(&format!("n{n}"), "h"));
@@ -327,10 +376,19 @@ mod tests {
             let name = format!("{n:0250}");
             let (metadata, status) = (Facts::from([("k".into(), "x".repeat(2000))]), Facts::new());
             let service = Some(ServiceDaemon { metadata, status });
-            let open = MMgrOpen { daemon_name: name.clone(), service_name: name, service, ..MMgrOpen::default() };
+            let open = MMgrOpen {
+                daemon_name: name.clone(),
+                service_name: name,
+                service,
+                ..MMgrOpen::default()
+            };
             s.open(at(1), n, &peer(5000), &open);
         }
-        assert!(spirula_encoding::to_vec(&s.map).len() < ALL_BYTES_MAX * 11 / 10, "{}", names(&s).len());
+        assert!(
+            spirula_encoding::to_vec(&s.map).len() < ALL_BYTES_MAX * 11 / 10,
+            "{}",
+            names(&s).len()
+        );
         for name in ["x".repeat(NAME_MAX + 1), "a\x1b[2J".into(), "a\nb".into()] {
             let mut s = Services::new(at(0));
             s.open(at(1), 1, &peer(5000), &of(&name, "h"));

@@ -1,5 +1,6 @@
-//! Nothing says yes and does nothing: every command of the manager that may change something, and every one that it is
-//! told itself, orders an OSD to do something or changes the manager, is refused with a reason, or has its reason here.
+//! Nothing says yes and does nothing: every command of the manager that may change something, and
+//! every one that it is told itself, orders an OSD to do something or changes the manager, is
+//! refused with a reason, or has its reason here.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -8,7 +9,9 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{Crush, OsdMap, OsdStatReport, PgPool, PgStat, PgState};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MOsdMap};
-use spirula_messages::cluster::control::{MgrRan, MgrRun, MonRun, OsdForce, OsdReport, OsdScrub, Since};
+use spirula_messages::cluster::control::{
+    MgrRan, MgrRun, MonRun, OsdForce, OsdReport, OsdScrub, Since,
+};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use spirula_settings::{absent, managers};
 use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
@@ -43,7 +46,10 @@ const WRITING: &[(&str, Does)] = &[
     (r#"{"prefix": "pg repair", "pgid": "1.0"}"#, Orders),
     (r#"{"prefix": "pg force-recovery", "pgid": ["1.1"]}"#, Orders),
     (r#"{"prefix": "pg force-backfill", "pgid": ["1.1"]}"#, Orders),
-    (r#"{"prefix": "pg force-recovery", "pgid": ["1.0"]}"#, Nothing("it says that the PG needs none")),
+    (
+        r#"{"prefix": "pg force-recovery", "pgid": ["1.0"]}"#,
+        Nothing("it says that the PG needs none"),
+    ),
     (r#"{"prefix": "pg cancel-force-recovery", "pgid": ["1.2"]}"#, Orders),
     (r#"{"prefix": "pg cancel-force-backfill", "pgid": ["1.2"]}"#, Orders),
     (r#"{"prefix": "osd scrub", "who": "0"}"#, Orders),
@@ -89,10 +95,14 @@ const TOLD: &[(&str, Does)] = &[
 ];
 
 /// Orders to stop what does not run here.
-const SO_ALREADY: &[&str] = &["telemetry off", "device monitoring off", "balancer off", "progress off"];
+const SO_ALREADY: &[&str] =
+    &["telemetry off", "device monitoring off", "balancer off", "progress off"];
 
 fn at(ms: u64) -> Now {
-    Now { mono: Duration::from_millis(ms), wall: UTime::from_nanos(1_795_200_000_000_000_000 + ms * 1_000_000) }
+    Now {
+        mono: Duration::from_millis(ms),
+        wall: UTime::from_nanos(1_795_200_000_000_000_000 + ms * 1_000_000),
+    }
 }
 
 fn give(mgr: &mut Mgr, event: MgrEvent) -> Vec<MgrEffect> {
@@ -102,15 +112,26 @@ fn give(mgr: &mut Mgr, event: MgrEvent) -> Vec<MgrEffect> {
 }
 
 fn open(mgr: &mut Mgr, conn: u64, name: EntityName) {
-    let peer =
-        Peer { name, global_id: 4711, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
+    let peer = Peer {
+        name,
+        global_id: 4711,
+        auth_id: "admin".into(),
+        addrs: AddrVec::default(),
+        place: None,
+        caps: None,
+    };
     give(mgr, MgrEvent::SessionOpened { conn, peer });
 }
 
 fn report(osd: OsdId, pgs: &[(u32, PgState)]) -> OsdReport {
     let one = |(seed, state): &(u32, PgState)| {
-        let mut s =
-            PgStat { reported_epoch: 1, reported_seq: 1, acting: vec![osd], acting_primary: osd, ..PgStat::default() };
+        let mut s = PgStat {
+            reported_epoch: 1,
+            reported_seq: 1,
+            acting: vec![osd],
+            acting_primary: osd,
+            ..PgStat::default()
+        };
         s.touch(at(0).wall, *state);
         (PgId::new(1, *seed), to_vec(&s).into())
     };
@@ -133,8 +154,8 @@ fn report(osd: OsdId, pgs: &[(u32, PgState)]) -> OsdReport {
     }
 }
 
-/// A manager with a pool `p` of four PGs: one clean, one degraded, one that is forced (all of osd.0's), one of osd.1's.
-/// Of the two OSDs only the first is connected at the end.
+/// A manager with a pool `p` of four PGs: one clean, one degraded, one that is forced (all of
+/// osd.0's), one of osd.1's. Of the two OSDs only the first is connected at the end.
 fn cluster() -> Mgr {
     let config = MgrConfig {
         fsid: US,
@@ -180,8 +201,8 @@ fn ask(mgr: &mut Mgr, command: &str, told: bool) -> (i32, String, String, usize)
         let MgrEffect::Send(conn, m) = effect else { continue };
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
         if conn != ADMIN {
-            let worth =
-                OsdScrub::from_message(&m).is_ok() || OsdForce::from_message(&m).is_ok_and(|f| !f.pgs.is_empty());
+            let worth = OsdScrub::from_message(&m).is_ok()
+                || OsdForce::from_message(&m).is_ok_and(|f| !f.pgs.is_empty());
             orders += usize::from(worth);
         } else if told {
             let r = MCommandReply::from_message(&m).unwrap();
@@ -205,13 +226,18 @@ fn check(mgr: &mut Mgr, command: &str, does: Does, told: bool) {
         Orders => assert!(ret == 0 && orders > 0 && !changed, "{what}"),
         Changes => assert!(ret == 0 && orders == 0 && changed, "{what}"),
         Tells => assert!(ret == 0 && orders == 0 && !changed && !data.is_empty(), "{what}"),
-        Refused => assert!(ret == EOPNOTSUPP && rs.starts_with("this version") && orders == 0 && !changed, "{what}"),
+        Refused => assert!(
+            ret == EOPNOTSUPP && rs.starts_with("this version") && orders == 0 && !changed,
+            "{what}"
+        ),
         Nothing(why) => assert!(ret == 0 && orders == 0 && !changed && !why.is_empty(), "{what}"),
     }
 }
 
 fn prefixes(table: &[(&str, Does)]) -> BTreeSet<String> {
-    let prefix = |text: &str| serde_json::from_str::<Value>(text).unwrap()["prefix"].as_str().unwrap().to_owned();
+    let prefix = |text: &str| {
+        serde_json::from_str::<Value>(text).unwrap()["prefix"].as_str().unwrap().to_owned()
+    };
     table.iter().map(|(command, _)| prefix(command)).collect()
 }
 
@@ -225,8 +251,14 @@ fn listed(told: bool) -> BTreeMap<String, String> {
     let (ret, _, list, _) = ask(&mut cluster(), r#"{"prefix": "get_command_descriptions"}"#, told);
     assert_eq!(ret, 0);
     let list: Value = serde_json::from_str(&list).unwrap();
-    let words = |c: &Value| c["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
-    let all = list.as_object().unwrap().values().map(|c| (words(c), c["perm"].as_str().unwrap().to_owned()));
+    let words = |c: &Value| {
+        c["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+    };
+    let all = list
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|c| (words(c), c["perm"].as_str().unwrap().to_owned()));
     all.filter(|(words, _)| !is_passed_on(words)).collect()
 }
 
@@ -241,9 +273,13 @@ fn what_monitors_serve_is_passed_on() {
         let first = prefix.split(' ').map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(",");
         assert!(descriptions.contains(&format!("[{first}")), "{prefix}");
         let cmd = vec![json!({ "prefix": prefix }).to_string()];
-        let message = MMgrCommand { fsid: Uuid::default(), cmd, input: Bytes::new() }.into_message(3);
+        let message =
+            MMgrCommand { fsid: Uuid::default(), cmd, input: Bytes::new() }.into_message(3);
         let effects = give(&mut mgr, MgrEvent::Message { conn: ADMIN, message });
-        assert!(matches!(&effects[..], [MgrEffect::SendMon(m)] if m.kind == MonRun::KIND), "{prefix}: {effects:?}");
+        assert!(
+            matches!(&effects[..], [MgrEffect::SendMon(m)] if m.kind == MonRun::KIND),
+            "{prefix}: {effects:?}"
+        );
     }
 }
 
@@ -253,7 +289,8 @@ fn every_command_that_may_write_orders_something_or_has_a_reason() {
     for (command, does) in WRITING {
         check(&mut mgr, command, *does, false);
     }
-    let writing = listed(false).into_iter().filter(|(_, perm)| perm.contains('w')).map(|(words, _)| words);
+    let writing =
+        listed(false).into_iter().filter(|(_, perm)| perm.contains('w')).map(|(words, _)| words);
     assert_eq!(prefixes(WRITING), writing.collect());
 }
 
@@ -282,7 +319,8 @@ fn every_command_of_modules_that_there_are_not_is_refused() {
     let mut mgr = cluster();
     for c in absent::commands() {
         let prefix = spirula_settings::common::words(c.sig);
-        let (ret, rs, data, orders) = ask(&mut mgr, &json!({ "prefix": prefix }).to_string(), false);
+        let (ret, rs, data, orders) =
+            ask(&mut mgr, &json!({ "prefix": prefix }).to_string(), false);
         assert_eq!(orders, 0, "{prefix}");
         match SO_ALREADY.contains(&prefix.as_str()) {
             true => assert!(ret == 0 && data.is_empty(), "{prefix}: {ret} {rs}"),
@@ -302,7 +340,10 @@ fn who_cannot_be_ordered_is_named() {
         r#"{"prefix": "osd pool scrub", "who": ["p"]}"#,
     ] {
         let (ret, rs, ..) = ask(&mut mgr, command, false);
-        assert!(ret == -11 && rs.contains("osd.1 is not currently connected"), "{command}: {ret} {rs}");
+        assert!(
+            ret == -11 && rs.contains("osd.1 is not currently connected"),
+            "{command}: {ret} {rs}"
+        );
     }
 }
 
@@ -315,7 +356,12 @@ fn lists() -> BTreeMap<String, String> {
         let words = sig.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
         Some((words, sig.iter().find(|a| a["n"] == "N")?["name"].as_str().unwrap().to_owned()))
     };
-    list.as_object().unwrap().values().filter_map(one).filter(|(words, _)| !is_passed_on(words)).collect()
+    list.as_object()
+        .unwrap()
+        .values()
+        .filter_map(one)
+        .filter(|(words, _)| !is_passed_on(words))
+        .collect()
 }
 
 /// What stands in a list and is no text is not skipped: it is named, and nothing is done.
@@ -335,19 +381,27 @@ fn a_word_of_a_list_that_is_no_text_is_refused_by_name() {
             (json!({"a": 1}), r#"'{"a":1}'"#),
         ] {
             for list in [json!([bad]), json!([good, bad]), json!([bad, good])] {
-                let (ret, rs, data, orders) =
-                    ask(&mut mgr, &json!({"prefix": prefix, name.as_str(): list}).to_string(), false);
-                assert!(ret == -22 && rs.contains(shown) && rs.contains(&name), "{prefix} {list}: {ret} {rs}");
+                let (ret, rs, data, orders) = ask(
+                    &mut mgr,
+                    &json!({"prefix": prefix, name.as_str(): list}).to_string(),
+                    false,
+                );
+                assert!(
+                    ret == -22 && rs.contains(shown) && rs.contains(&name),
+                    "{prefix} {list}: {ret} {rs}"
+                );
                 assert!(orders == 0 && data.is_empty(), "{prefix} {list}");
             }
         }
-        let (ret, rs, _, orders) = ask(&mut mgr, &json!({"prefix": prefix, name.as_str(): true}).to_string(), false);
+        let (ret, rs, _, orders) =
+            ask(&mut mgr, &json!({"prefix": prefix, name.as_str(): true}).to_string(), false);
         assert!(ret == -22 && rs.contains("'true'") && orders == 0, "{prefix}: {ret} {rs}");
     }
     assert!(asked >= 18, "{asked}");
 }
 
-/// The leader asks again where it hears nothing, be the manager slow or the answer lost: what was done is not done again.
+/// The leader asks again where it hears nothing, be the manager slow or the answer lost: what was
+/// done is not done again.
 #[test]
 fn what_a_monitor_asks_for_again_is_done_once() {
     let mut mgr = cluster();
@@ -356,7 +410,10 @@ fn what_a_monitor_asks_for_again_is_done_once() {
         let cmd = vec![r#"{"prefix": "osd scrub", "who": "0"}"#.to_owned()];
         let ask = MgrRun { boot, id, cmd, only_fs: Default::default(), request: Since(request) };
         let effects = give(&mut mgr, MgrEvent::Mon(ask.into_message(0)));
-        let ordered = effects.iter().filter(|e| matches!(e, MgrEffect::Send(_, m) if m.kind == OsdScrub::KIND)).count();
+        let ordered = effects
+            .iter()
+            .filter(|e| matches!(e, MgrEffect::Send(_, m) if m.kind == OsdScrub::KIND))
+            .count();
         let ran = effects.iter().find_map(|e| match e {
             MgrEffect::SendMon(m) => MgrRan::from_message(m).ok(),
             _ => None,
@@ -369,7 +426,8 @@ fn what_a_monitor_asks_for_again_is_done_once() {
     assert_eq!(run(3, 5), (0, first.1));
     assert_eq!(run(3, 6).0, 1);
     assert_eq!(run(4, 5).0, 1, "of another leader");
-    // Where it is told who asked, and his number for it: also by way of another monitor, or of another leader.
+    // Where it is told who asked, and his number for it: also by way of another monitor, or of
+    // another leader.
     assert_eq!(run_of((4711, 9), 4, 6).0, 1);
     let (ordered, again) = run_of((4711, 9), 5, 1);
     assert_eq!((ordered, again.boot, again.id, again.result), (0, 5, 1, 0));

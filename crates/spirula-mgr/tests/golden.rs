@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 use spirula_encoding::{UTime, to_vec};
-use spirula_maps::{EncodedOsdMap, ObjectStatSum, OsdStatReport, PgPool, PgStat, PgState, StoreStatfs};
+use spirula_maps::{
+    EncodedOsdMap, ObjectStatSum, OsdStatReport, PgPool, PgStat, PgState, StoreStatfs,
+};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMgrCommand, MMgrCommandReply, MOsdMap};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
@@ -69,7 +71,10 @@ fn time(s: &str) -> UTime {
     let part = |a: usize, b: usize| s.get(a..b).unwrap().parse::<u32>().unwrap();
     let midnight = 1_795_203_676 - 19 * 3600 - 41 * 60 - 16;
     assert!(s.starts_with("2026-11-20T"));
-    UTime { sec: midnight + part(11, 13) * 3600 + part(14, 16) * 60 + part(17, 19), nsec: part(20, 26) * 1000 }
+    UTime {
+        sec: midnight + part(11, 13) * 3600 + part(14, 16) * 60 + part(17, 19),
+        nsec: part(20, 26) * 1000,
+    }
 }
 
 fn version(s: &str) -> EVersion {
@@ -108,8 +113,14 @@ fn cluster() -> Mgr {
     };
     let mut mgr = Mgr::new(config, now(0));
     let name = EntityName::new(EntityType::Client, 4100);
-    let peer =
-        Peer { name, global_id: 4711, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
+    let peer = Peer {
+        name,
+        global_id: 4711,
+        auth_id: "admin".into(),
+        addrs: AddrVec::default(),
+        place: None,
+        caps: None,
+    };
     tell(&mut mgr, now(0), MgrEvent::SessionOpened { conn: 1, peer });
     tell(&mut mgr, now(0), MgrEvent::MonOpened);
     let full = MOsdMap { fsid: map.fsid, fulls: vec![(189, map.to_bytes())], ..MOsdMap::default() };
@@ -206,7 +217,8 @@ fn cluster() -> Mgr {
             caps: None,
         };
         tell(&mut mgr, now(1), MgrEvent::SessionOpened { conn, peer });
-        let effects = tell(&mut mgr, now(1), MgrEvent::Message { conn, message: report.into_message(0) });
+        let effects =
+            tell(&mut mgr, now(1), MgrEvent::Message { conn, message: report.into_message(0) });
         let ack = effects.iter().find_map(|e| match e {
             MgrEffect::Send(c, m) if *c == conn => OsdReportAck::from_message(m).ok(),
             _ => None,
@@ -218,8 +230,13 @@ fn cluster() -> Mgr {
 
 /// Runs a command as the CLI sends it; result, status text, output.
 fn run(mgr: &mut Mgr, json: &str) -> (i32, String, String) {
-    let command = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.to_owned()], input: bytes::Bytes::new() };
-    let effects = tell(mgr, now(2), MgrEvent::Message { conn: 1, message: command.into_message(7) });
+    let command = MMgrCommand {
+        fsid: Uuid::default(),
+        cmd: vec![json.to_owned()],
+        input: bytes::Bytes::new(),
+    };
+    let effects =
+        tell(mgr, now(2), MgrEvent::Message { conn: 1, message: command.into_message(7) });
     let reply = effects
         .iter()
         .find_map(|e| match e {
@@ -263,7 +280,8 @@ fn same_in_any_order(mgr: &mut Mgr, name: &str, args: &str) {
             assert_eq!(ours[key], *list, "{name}.json {key}");
             continue;
         };
-        let mut a: Vec<String> = ours[key].as_array().unwrap().iter().map(Value::to_string).collect();
+        let mut a: Vec<String> =
+            ours[key].as_array().unwrap().iter().map(Value::to_string).collect();
         let mut b: Vec<String> = list.iter().map(Value::to_string).collect();
         a.sort();
         b.sort();
@@ -282,19 +300,30 @@ fn osd_df_flat_and_as_a_tree_is_the_same() {
     let mut mgr = cluster();
     same(&mut mgr, "osd-df", r#""prefix": "osd df""#);
     same(&mut mgr, "osd-df-tree", r#""prefix": "osd df", "output_method": "tree""#);
-    let (ret, _, text) =
-        run(&mut mgr, r#"{"prefix": "osd df", "output_method": "tree", "filter_by": "name", "filter": "host1"}"#);
+    let (ret, _, text) = run(
+        &mut mgr,
+        r#"{"prefix": "osd df", "output_method": "tree", "filter_by": "name", "filter": "host1"}"#,
+    );
     assert_eq!(ret, 0);
     assert_eq!(text.lines().count(), 5, "{text}");
-    let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "osd df", "filter_by": "name", "filter": "nosuch"}"#);
+    let (ret, rs, _) =
+        run(&mut mgr, r#"{"prefix": "osd df", "filter_by": "name", "filter": "nosuch"}"#);
     assert_eq!((ret, rs.as_str()), (-22, "'nosuch' not a pool, crush node or device class name"));
 }
 
 #[test]
 fn pg_dumps_are_the_same() {
     let mut mgr = cluster();
-    same_in_any_order(&mut mgr, "pg-dump-pgs_brief", r#""prefix": "pg dump", "dumpcontents": ["pgs_brief"]"#);
-    same_in_any_order(&mut mgr, "pg-dump-pools", r#""prefix": "pg dump", "dumpcontents": ["pools"]"#);
+    same_in_any_order(
+        &mut mgr,
+        "pg-dump-pgs_brief",
+        r#""prefix": "pg dump", "dumpcontents": ["pgs_brief"]"#,
+    );
+    same_in_any_order(
+        &mut mgr,
+        "pg-dump-pools",
+        r#""prefix": "pg dump", "dumpcontents": ["pools"]"#,
+    );
     same(&mut mgr, "pg-ls-by-pool-one", r#""prefix": "pg ls-by-pool", "poolstr": "one""#);
 
     // Version, time and ping times differ, and OSDs come in the order of a hash table.
@@ -306,7 +335,8 @@ fn pg_dumps_are_the_same() {
     let mut lines: Vec<&str> = theirs.lines().collect();
     lines.swap(1, 3);
     assert_eq!(text.lines().collect::<Vec<_>>(), lines);
-    let (_, _, json) = run(&mut mgr, r#"{"prefix": "pg dump", "dumpcontents": ["osds"], "format": "json"}"#);
+    let (_, _, json) =
+        run(&mut mgr, r#"{"prefix": "pg dump", "dumpcontents": ["osds"], "format": "json"}"#);
     let mut theirs = sample_json("pg-dump-osds.json");
     let list = theirs["osd_stats"].as_array_mut().unwrap();
     list.reverse();
@@ -319,7 +349,8 @@ fn pg_dumps_are_the_same() {
 #[test]
 fn summaries_have_ceph_s_keys_in_ceph_s_order() {
     let mut mgr = cluster();
-    let (_, _, json) = run(&mut mgr, r#"{"prefix": "pg dump", "dumpcontents": ["sum"], "format": "json"}"#);
+    let (_, _, json) =
+        run(&mut mgr, r#"{"prefix": "pg dump", "dumpcontents": ["sum"], "format": "json"}"#);
     fn keys(v: &Value, path: &str, out: &mut Vec<String>) {
         if let Value::Object(map) = v {
             for (k, v) in map {
@@ -347,17 +378,28 @@ fn pools_and_services_say_the_same() {
         let (ret, rs, _) = run(&mut mgr, &format!(r#"{{"prefix": "{prefix}", "host": "h"}}"#));
         assert!(ret == -95 && rs.starts_with("this version has no "), "{prefix}: {ret} {rs}");
     }
-    for (prefix, module) in
-        [("telemetry on", "telemetry"), ("fs subvolume ls", "volumes"), ("osd pool set noautoscale", "pg_autoscaler")]
-    {
+    for (prefix, module) in [
+        ("telemetry on", "telemetry"),
+        ("fs subvolume ls", "volumes"),
+        ("osd pool set noautoscale", "pg_autoscaler"),
+    ] {
         let (ret, rs, _) = run(&mut mgr, &format!(r#"{{"prefix": "{prefix}"}}"#));
-        assert!(ret == -95 && rs.starts_with(&format!("Module '{module}' is not enabled")), "{prefix}: {ret} {rs}");
+        assert!(
+            ret == -95 && rs.starts_with(&format!("Module '{module}' is not enabled")),
+            "{prefix}: {ret} {rs}"
+        );
     }
     assert_eq!(run(&mut mgr, r#"{"prefix": "telemetry off"}"#).0, 0, "it is off");
     let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "orch host ls"}"#);
-    assert_eq!((ret, rs.as_str()), (-2, "No orchestrator configured (try `ceph orch set backend`)"));
+    assert_eq!(
+        (ret, rs.as_str()),
+        (-2, "No orchestrator configured (try `ceph orch set backend`)")
+    );
     let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "orch status"}"#);
-    assert_eq!((ret, rs.as_str()), (-2, "No orchestrator configured (try `ceph orch set backend`)"));
+    assert_eq!(
+        (ret, rs.as_str()),
+        (-2, "No orchestrator configured (try `ceph orch set backend`)")
+    );
     let (ret, _, json) = run(&mut mgr, r#"{"prefix": "osd ok-to-stop", "ids": ["0"]}"#);
     // Pool p4 has min_size 3, so its 16 PGs would stop.
     assert_eq!(ret, -16, "{json}");

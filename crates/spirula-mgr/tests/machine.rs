@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use serde_json::Value;
 use spirula_encoding::{UTime, from_slice, to_vec};
 use spirula_maps::{
-    Crush, Filesystem, FsMap, Incremental, MdsMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState, ServiceMap,
+    Crush, Filesystem, FsMap, Incremental, MdsMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat,
+    PgState, ServiceMap,
 };
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport,
-    MOsdMap, ServiceDaemon,
+    MCommand, MCommandReply, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure,
+    MMgrOpen, MMgrReport, MOsdMap, ServiceDaemon,
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, MgrRan, MgrRun, MonRan, MonRun, OsdReport, OsdReportAck, Since,
@@ -115,8 +116,13 @@ fn report(osd: OsdId, seq: u64, full: bool, pgs: &[(PgId, PgStat)]) -> OsdReport
 }
 
 fn pg(seed: u32, seq: u64, state: PgState) -> (PgId, PgStat) {
-    let mut s =
-        PgStat { reported_epoch: 1, reported_seq: seq, acting: vec![0, 1], acting_primary: 0, ..PgStat::default() };
+    let mut s = PgStat {
+        reported_epoch: 1,
+        reported_seq: seq,
+        acting: vec![0, 1],
+        acting_primary: 0,
+        ..PgStat::default()
+    };
     s.touch(at(0).wall, state);
     (PgId::new(1, seed), s)
 }
@@ -161,10 +167,18 @@ fn writes_to_a_pool_with_a_quota_are_told_soon() {
         assert!(wait > Duration::from_millis(800), "{wait:?}");
         let (id, mut stat) = pg(0, 2, CLEAN);
         stat.stats.num_bytes = 1 << 20;
-        give(&mut mgr, 110, MgrEvent::Message { conn: 5, message: report(0, 2, false, &[(id, stat)]).into_message(0) });
+        give(
+            &mut mgr,
+            110,
+            MgrEvent::Message {
+                conn: 5,
+                message: report(0, 2, false, &[(id, stat)]).into_message(0),
+            },
+        );
         let wait = mgr.wake_after(at(110));
         assert!(
-            wait <= Duration::from_millis(longest) && (quota > 0 || wait > Duration::from_millis(800)),
+            wait <= Duration::from_millis(longest)
+                && (quota > 0 || wait > Duration::from_millis(800)),
             "{quota}: {wait:?}"
         );
     }
@@ -182,14 +196,19 @@ fn subscriptions(effects: &[MgrEffect]) -> Vec<(&'static str, u64)> {
 fn a_session_with_the_monitor_starts_with_subscriptions_and_a_beacon() {
     let mut mgr = new();
     let effects = give(&mut mgr, 0, MgrEvent::MonOpened);
-    assert_eq!(subscriptions(&effects), [("config", 0), ("mgrmap", 0), ("osdmap", 0), ("fsmap", 0)]);
+    assert_eq!(
+        subscriptions(&effects),
+        [("config", 0), ("mgrmap", 0), ("osdmap", 0), ("fsmap", 0)]
+    );
     let beacon = &to_mon::<MgrBeacon>(&effects)[0];
     assert_eq!((beacon.gid, beacon.name.as_str(), beacon.available), (77, "x", true));
     assert!(beacon.commands.len() > 40);
     for c in &beacon.commands {
         let v: Value = serde_json::from_str(c).unwrap();
         assert_eq!(v["flags"].as_u64().unwrap() & 8, 8);
-        assert!(v["sig"].as_array().unwrap().iter().all(|w| w.is_string() || w["name"].is_string()));
+        assert!(
+            v["sig"].as_array().unwrap().iter().all(|w| w.is_string() || w["name"].is_string())
+        );
     }
     // Nothing to report without a map, and no reason to wake up for it all the time.
     assert!(to_mon::<MgrDigest>(&effects).is_empty());
@@ -199,13 +218,19 @@ fn a_session_with_the_monitor_starts_with_subscriptions_and_a_beacon() {
     // Another monitor has not been told.
     give(&mut mgr, 2100, MgrEvent::MonClosed);
     assert!(give(&mut mgr, 9000, MgrEvent::Tick).is_empty());
-    assert!(!to_mon::<MgrBeacon>(&give(&mut mgr, 9001, MgrEvent::MonOpened))[0].commands.is_empty());
+    assert!(
+        !to_mon::<MgrBeacon>(&give(&mut mgr, 9001, MgrEvent::MonOpened))[0].commands.is_empty()
+    );
 }
 
 #[test]
 fn command_signatures_are_those_of_ceph() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/mon-command-signatures.json.gz");
-    let text = std::process::Command::new("gzip").args(["-dc", path]).output().expect("gzip").stdout;
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/vectors/mon-command-signatures.json.gz"
+    );
+    let text =
+        std::process::Command::new("gzip").args(["-dc", path]).output().expect("gzip").stdout;
     let theirs = serde_json::from_slice::<Vec<Value>>(&text).unwrap();
     let words = |v: &Value| -> Vec<String> {
         v["sig"].as_array().unwrap().iter().filter_map(|w| w.as_str().map(str::to_owned)).collect()
@@ -213,11 +238,17 @@ fn command_signatures_are_those_of_ceph() {
     let mut mgr = new();
     for c in &to_mon::<MgrBeacon>(&give(&mut mgr, 0, MgrEvent::MonOpened))[0].commands {
         let ours: Value = serde_json::from_str(c).unwrap();
-        let found = theirs.iter().find(|t| words(t) == words(&ours) && t["flags"].as_u64().unwrap() & 8 != 0);
-        let theirs = found.unwrap_or_else(|| panic!("Ceph's manager has no command {:?}", words(&ours)));
+        let found = theirs
+            .iter()
+            .find(|t| words(t) == words(&ours) && t["flags"].as_u64().unwrap() & 8 != 0);
+        let theirs =
+            found.unwrap_or_else(|| panic!("Ceph's manager has no command {:?}", words(&ours)));
         let args = |v: &Value| -> BTreeMap<String, String> {
             let list = v["sig"].as_array().unwrap().iter().filter(|w| w.is_object());
-            list.map(|w| (w["name"].to_string(), format!("{} {} {}", w["type"], w["n"], w["strings"]))).collect()
+            list.map(|w| {
+                (w["name"].to_string(), format!("{} {} {}", w["type"], w["n"], w["strings"]))
+            })
+            .collect()
         };
         for (name, kind) in args(&ours) {
             assert_eq!(args(theirs).get(&name), Some(&kind), "{:?} {name}", words(&ours));
@@ -255,11 +286,23 @@ fn a_report_counts_only_from_the_osd_it_is_of() {
     let mut mgr = new();
     open(&mut mgr, 5);
     send_map(&mut mgr, 0, &map(3));
-    let other = give(&mut mgr, 1, MgrEvent::Message { conn: 5, message: report(1, 1, true, &[]).into_message(0) });
+    let other = give(
+        &mut mgr,
+        1,
+        MgrEvent::Message { conn: 5, message: report(1, 1, true, &[]).into_message(0) },
+    );
     assert!(other.iter().any(|e| matches!(e, MgrEffect::Close(5))), "{other:?}");
-    assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.1"}"#).0, -2, "nothing is known of it");
+    assert_eq!(
+        command(&mut mgr, r#"{"prefix": "config show", "who": "osd.1"}"#).0,
+        -2,
+        "nothing is known of it"
+    );
     open(&mut mgr, 6);
-    give(&mut mgr, 2, MgrEvent::Message { conn: 6, message: report(0, 1, true, &[]).into_message(0) });
+    give(
+        &mut mgr,
+        2,
+        MgrEvent::Message { conn: 6, message: report(0, 1, true, &[]).into_message(0) },
+    );
     assert_ne!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0"}"#).0, -2);
 }
 
@@ -268,7 +311,8 @@ fn a_full_report_is_asked_for_when_the_osd_is_new_to_us() {
     let mut mgr = new();
     open(&mut mgr, 5);
     let mut ack = |report: OsdReport| {
-        let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 5, message: report.into_message(0) });
+        let effects =
+            give(&mut mgr, 1, MgrEvent::Message { conn: 5, message: report.into_message(0) });
         let acks = to_conn::<OsdReportAck>(&effects, 5);
         (acks[0].seq, acks[0].want_full)
     };
@@ -291,8 +335,9 @@ fn incremental_maps_are_followed_and_a_gap_is_filled_by_a_full_one() {
     let mut inc = Incremental::next(&base, at(5).wall);
     inc.old_pools.insert(1);
     let next = inc.seal(&base).unwrap();
-    let body =
-        |incs: Vec<(u32, Bytes)>| MOsdMap { fsid: base.fsid, incrementals: incs, ..MOsdMap::default() }.into_message(0);
+    let body = |incs: Vec<(u32, Bytes)>| {
+        MOsdMap { fsid: base.fsid, incrementals: incs, ..MOsdMap::default() }.into_message(0)
+    };
     give(&mut mgr, 2, MgrEvent::Mon(body(vec![(2, to_vec(&inc).into())])));
     assert_eq!((mgr.osdmap_epoch(), mgr.pgmap().pgs().len()), (2, 0));
     let mut far = Incremental::next(&next.into_map(), at(6).wall);
@@ -303,7 +348,8 @@ fn incremental_maps_are_followed_and_a_gap_is_filled_by_a_full_one() {
 }
 
 fn command(mgr: &mut Mgr, json: &str) -> (i32, String, String) {
-    let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.to_owned()], input: Bytes::new() }.into_message(3);
+    let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.to_owned()], input: Bytes::new() }
+        .into_message(3);
     let effects = give(mgr, 3000, MgrEvent::Message { conn: 1, message: m });
     let r = to_conn::<MMgrCommandReply>(&effects, 1).remove(0);
     (r.result, r.status, String::from_utf8(r.output.to_vec()).unwrap())
@@ -326,7 +372,10 @@ fn commands_that_do_not_exist_or_make_no_sense_are_refused() {
     assert_eq!(command(&mut mgr, r#"{"prefix": "osd pool repair", "who": ["nopool"]}"#).0, -2);
     let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "pg ls", "states": ["foo"]}"#);
     assert_eq!(ret, -22);
-    assert!(rs.starts_with("'foo' is not a valid pg state, available choices: stale+creating+active+"), "{rs}");
+    assert!(
+        rs.starts_with("'foo' is not a valid pg state, available choices: stale+creating+active+"),
+        "{rs}"
+    );
     let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "osd safe-to-destroy", "ids": ["0"]}"#);
     assert_eq!((ret, rs.as_str()), (-11, "2 pgs have unknown state; cannot draw any conclusions"));
 }
@@ -337,13 +386,25 @@ fn running_options_and_stuck_pgs_are_shown() {
     open(&mut mgr, 5);
     send_map(&mut mgr, 1, &map(1));
     let pgs = [pg(0, 1, CLEAN), pg(1, 1, PgState::ACTIVE | PgState::UNDERSIZED)];
-    give(&mut mgr, 2, MgrEvent::Message { conn: 5, message: report(0, 1, true, &pgs).into_message(0) });
+    give(
+        &mut mgr,
+        2,
+        MgrEvent::Message { conn: 5, message: report(0, 1, true, &pgs).into_message(0) },
+    );
     let (_, _, text) = command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0"}"#);
     assert_eq!(
         text,
-        "NAME               VALUE  SOURCE    OVERRIDES  IGNORES\nosd_max_backfills  3      override  mon[2]            \n"
+        "NAME               VALUE  SOURCE    OVERRIDES  IGNORES\nosd_max_backfills  3      \
+            override  mon[2]            \n"
     );
-    assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0", "key": "osd_max_backfills"}"#).2, "3\n");
+    assert_eq!(
+        command(
+            &mut mgr,
+            r#"{"prefix": "config show", "who": "osd.0", "key": "osd_max_backfills"}"#
+        )
+        .2,
+        "3\n"
+    );
     assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.9"}"#).0, -2);
     let stuck = r#"{"prefix": "pg dump_stuck", "stuckops": ["undersized"], "threshold": 1}"#;
     assert_eq!(
@@ -356,12 +417,17 @@ fn running_options_and_stuck_pgs_are_shown() {
                 .to_owned()
         )
     );
-    let (_, _, json) = command(&mut mgr, r#"{"prefix": "pg dump_stuck", "stuckops": ["stale"], "format": "json"}"#);
+    let (_, _, json) = command(
+        &mut mgr,
+        r#"{"prefix": "pg dump_stuck", "stuckops": ["stale"], "format": "json"}"#,
+    );
     assert_eq!(json, "{\"pg_ready\":true,\"stuck_pg_stats\":[]\n}");
-    let (_, _, json) = command(&mut mgr, r#"{"prefix": "osd blocked-by", "format": "json-pretty"}"#);
+    let (_, _, json) =
+        command(&mut mgr, r#"{"prefix": "osd blocked-by", "format": "json-pretty"}"#);
     assert_eq!(
         json,
-        "{\n    \"pg_ready\": true,\n    \"osd_blocked_by\": {\n        \"osd_blocked_by_infos\": []\n    }\n\n}\n"
+        "{\n    \"pg_ready\": true,\n    \"osd_blocked_by\": {\n        \"osd_blocked_by_infos\": \
+            []\n    }\n\n}\n"
     );
 }
 
@@ -392,11 +458,13 @@ fn foreign_daemons_are_told_how_often_to_report_and_may_say_goodbye() {
     let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: open });
     assert_eq!(to_conn::<MMgrConfigure>(&effects, 1)[0].period, 5);
     let bye = MMgrClose { daemon_name: "a".into(), service_name: "rgw".into() };
-    let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: bye.clone().into_message(0) });
+    let effects =
+        give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: bye.clone().into_message(0) });
     assert_eq!(to_conn::<MMgrClose>(&effects, 1), [bye]);
 }
 
-/// A service is told to the monitors soon, and whoever asks for services is told of it, as Ceph's `rbd mirror pool status` needs it.
+/// A service is told to the monitors soon, and whoever asks for services is told of it, as Ceph's
+/// `rbd mirror pool status` needs it.
 #[test]
 fn a_service_is_told_of_until_it_leaves() {
     let mut mgr = new();
@@ -424,7 +492,10 @@ fn a_service_is_told_of_until_it_leaves() {
     let effects = give(&mut mgr, 110, MgrEvent::Message { conn: 1, message: open.into_message(0) });
     assert_eq!(told(&effects).services["rbd-mirror"]["4100"].gid, 4100);
     assert!(mgr.wake_after(at(130)) > Duration::from_millis(800), "only once");
-    assert_eq!(dump(&mut mgr, 131, "dump")["services"]["rbd-mirror"]["daemons"]["4100"]["metadata"]["hostname"], "h");
+    assert_eq!(
+        dump(&mut mgr, 131, "dump")["services"]["rbd-mirror"]["daemons"]["4100"]["metadata"]["hostname"],
+        "h"
+    );
 
     let mut rest = spirula_encoding::Encoder::new();
     rest.u32(0); // No counters.
@@ -481,7 +552,8 @@ proptest! {
     }
 }
 
-/// Image `a` of pool `p` is used while somebody asks: OSDs are told to count, names are read, and a minute later it is over.
+/// Image `a` of pool `p` is used while somebody asks: OSDs are told to count, names are read, and a
+/// minute later it is over.
 #[test]
 fn what_images_do_is_counted_while_somebody_asks() {
     let mut mgr = new();
@@ -490,7 +562,12 @@ fn what_images_do_is_counted_while_somebody_asks() {
     send_map(&mut mgr, 0, &m);
     open(&mut mgr, 5);
     let key = ImageKey { pool: 1, namespace: String::new(), id: "10ab".into() };
-    let load = ImageLoad { writes: 50, write_bytes: 50 << 12, write_ns: 50_000_000, ..ImageLoad::default() };
+    let load = ImageLoad {
+        writes: 50,
+        write_bytes: 50 << 12,
+        write_ns: 50_000_000,
+        ..ImageLoad::default()
+    };
     let tell = |mgr: &mut Mgr, ms, seq| {
         let images = Since(ImageLoads { over_ms: 1000, loads: vec![(key.clone(), load)] });
         let body = OsdReport { images, ..report(0, seq, true, &[]) };
@@ -505,28 +582,37 @@ fn what_images_do_is_counted_while_somebody_asks() {
     let ask = |mgr: &mut Mgr, ms, more: &[(&str, &str)]| -> (i32, String, Value) {
         let mut cmd = serde_json::json!({"prefix": "rbd perf image stats", "format": "json"});
         more.iter().for_each(|(k, v)| cmd[*k] = (*v).into());
-        let body = MMgrCommand { fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: Bytes::new() };
+        let body =
+            MMgrCommand { fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: Bytes::new() };
         let effects = give(mgr, ms, MgrEvent::Message { conn: 1, message: body.into_message(1) });
         let r = to_conn::<MMgrCommandReply>(&effects, 1).remove(0);
         (r.result, r.status, serde_json::from_slice(&r.output).unwrap_or_default())
     };
     assert_eq!(tell(&mut mgr, 1000, 1), (0, None), "nobody asks");
     let first = ask(&mut mgr, 2000, &[]).2;
-    assert_eq!((&first["stats"], &first["pool_descriptors"]), (&serde_json::json!([]), &serde_json::json!({})));
+    assert_eq!(
+        (&first["stats"], &first["pool_descriptors"]),
+        (&serde_json::json!([]), &serde_json::json!({}))
+    );
     assert_eq!(first["timestamp"], 1_795_200_002.0);
     let (count, read) = tell(&mut mgr, 3000, 2);
     let (call, pool, oid) = read.unwrap();
     assert_eq!((count, pool, &oid[..]), (10_000, 1, &b"rbd_directory"[..]));
-    let pairs = BTreeMap::from([(Bytes::from_static(b"id_10ab"), Bytes::from(to_vec(&"vm".to_owned())))]);
+    let pairs =
+        BTreeMap::from([(Bytes::from_static(b"id_10ab"), Bytes::from(to_vec(&"vm".to_owned())))]);
     let mut op = spirula_messages::ceph::op::OsdOp::omap_get_vals_by_keys(&[]);
     op.indata = to_vec(&pairs).into();
     let ops = vec![spirula_messages::ceph::osd::OpResult { op, rval: 0, output_crc: None }];
     give(&mut mgr, 3010, MgrEvent::Read { call, result: 0, ops });
-    for more in [&[][..], &[("pool_spec", "")], &[("pool_spec", "p"), ("sort_by", "read_latency")]] {
+    for more in [&[][..], &[("pool_spec", "")], &[("pool_spec", "p"), ("sort_by", "read_latency")]]
+    {
         let (result, _, got) = ask(&mut mgr, 3100, more);
         assert_eq!(result, 0);
         assert_eq!(got["pool_descriptors"], serde_json::json!({"0": "p"}));
-        assert_eq!(got["stats"], serde_json::json!([{"0/vm": [50.0, 0.0, 204_800.0, 0.0, 1_000_000.0, 0.0]}]));
+        assert_eq!(
+            got["stats"],
+            serde_json::json!([{"0/vm": [50.0, 0.0, 204_800.0, 0.0, 1_000_000.0, 0.0]}])
+        );
     }
     assert_eq!(ask(&mut mgr, 3100, &[("pool_spec", "p/ns")]).2["stats"], serde_json::json!([]));
     // In Ceph's words.
@@ -543,17 +629,28 @@ fn what_images_do_is_counted_while_somebody_asks() {
     assert_eq!(ask(&mut mgr, 63_200, &[]).2["stats"], serde_json::json!([]), "all is forgotten");
 }
 
-/// What Ceph's manager serves and the monitors do here is passed on in the name of who asked, in both forms, and answered once.
+/// What Ceph's manager serves and the monitors do here is passed on in the name of who asked, in
+/// both forms, and answered once.
 #[test]
 fn commands_of_the_monitors_are_passed_on_and_answered() {
     let mut mgr = new();
     give(&mut mgr, 0, MgrEvent::MonOpened);
     let cmd = vec![r#"{"prefix": "fs volume ls"}"#.to_owned()];
-    let asked = |tid| MMgrCommand { fsid: Uuid::default(), cmd: cmd.clone(), input: Bytes::new() }.into_message(tid);
+    let asked = |tid| {
+        MMgrCommand { fsid: Uuid::default(), cmd: cmd.clone(), input: Bytes::new() }
+            .into_message(tid)
+    };
     let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: asked(31) });
     let [run] = &to_mon::<MonRun>(&effects)[..] else { panic!("{effects:?}") };
-    assert_eq!((&run.cmd, &run.asker.id[..], run.asker.global_id, run.limited), (&cmd, "admin", 4100, false));
-    assert!(effects.iter().any(|e| matches!(e, MgrEffect::SendMon(m) if m.kind == MonRun::KIND && m.tid == 31)));
+    assert_eq!(
+        (&run.cmd, &run.asker.id[..], run.asker.global_id, run.limited),
+        (&cmd, "admin", 4100, false)
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, MgrEffect::SendMon(m) if m.kind == MonRun::KIND && m.tid == 31))
+    );
     // It is asked again in a new session, and only while it waits.
     give(&mut mgr, 2, MgrEvent::MonClosed);
     let old = MCommand { fsid: Uuid::default(), cmd: cmd.clone(), input: Bytes::new() };
@@ -561,7 +658,11 @@ fn commands_of_the_monitors_are_passed_on_and_answered() {
     assert!(to_mon::<MonRun>(&effects).is_empty());
     let again = to_mon::<MonRun>(&give(&mut mgr, 4, MgrEvent::MonOpened));
     assert_eq!(again.iter().map(|r| r.id).collect::<Vec<_>>(), [run.id, run.id + 1]);
-    let ran = |id| MgrEvent::Mon(MonRan { id, result: -2, status: "s".into(), output: "o".into() }.into_message(0));
+    let ran = |id| {
+        MgrEvent::Mon(
+            MonRan { id, result: -2, status: "s".into(), output: "o".into() }.into_message(0),
+        )
+    };
     let effects = give(&mut mgr, 5, ran(run.id));
     let reply = to_conn::<MMgrCommandReply>(&effects, 1);
     assert_eq!((reply[0].result, &reply[0].status[..], &reply[0].output[..]), (-2, "s", &b"o"[..]));
@@ -570,10 +671,14 @@ fn commands_of_the_monitors_are_passed_on_and_answered() {
     // Who waits too long is told so.
     give(&mut mgr, 8, MgrEvent::Message { conn: 1, message: asked(33) });
     assert!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 59_000, MgrEvent::Tick), 1).is_empty());
-    assert_eq!(to_conn::<MMgrCommandReply>(&give(&mut mgr, 61_000, MgrEvent::Tick), 1)[0].result, -110);
+    assert_eq!(
+        to_conn::<MMgrCommandReply>(&give(&mut mgr, 61_000, MgrEvent::Tick), 1)[0].result,
+        -110
+    );
 }
 
-/// Monitors know a request by its asker's global id, which is of one run of a daemon, and not by its number.
+/// Monitors know a request by its asker's global id, which is of one run of a daemon, and not by
+/// its number.
 #[test]
 fn a_daemon_is_named_to_monitors_by_its_global_id() {
     let mut mgr = new();
@@ -589,7 +694,8 @@ fn a_daemon_is_named_to_monitors_by_its_global_id() {
     give(&mut mgr, 0, MgrEvent::SessionOpened { conn: 7, peer });
     let cmd = vec![r#"{"prefix": "crash ls"}"#.to_owned()];
     let message = MMgrCommand { fsid: Uuid::default(), cmd, input: Bytes::new() }.into_message(31);
-    let run = to_mon::<MonRun>(&give(&mut mgr, 1, MgrEvent::Message { conn: 7, message })).remove(0);
+    let run =
+        to_mon::<MonRun>(&give(&mut mgr, 1, MgrEvent::Message { conn: 7, message })).remove(0);
     assert_eq!((run.asker.kind, run.asker.global_id), (EntityType::Osd as u8, 4900));
 }
 
@@ -631,8 +737,10 @@ fn a_monitors_client_is_shown_the_file_systems_that_he_may_know_of() {
     give(&mut mgr, 0, MgrEvent::Mon(known.into_message(0)));
     let mut status = |only_fs: (bool, Vec<String>), more: &str| {
         let cmd = vec![format!(r#"{{"prefix": "fs status"{more}}}"#)];
-        let run = MgrRun { boot: 3, id: 5, cmd, only_fs: Since(only_fs), request: Since::default() };
-        let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, MgrEvent::Mon(run.into_message(0)))).remove(0);
+        let run =
+            MgrRun { boot: 3, id: 5, cmd, only_fs: Since(only_fs), request: Since::default() };
+        let ran =
+            to_mon::<MgrRan>(&give(&mut mgr, 1, MgrEvent::Mon(run.into_message(0)))).remove(0);
         (ran.result, String::from_utf8(ran.output.to_vec()).unwrap())
     };
     let all = status((false, vec![]), "").1;
@@ -650,7 +758,10 @@ fn a_monitor_has_commands_run() {
     give(&mut mgr, 0, MgrEvent::MonOpened);
     let run = |id, prefix: &str| {
         let cmd = vec![format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#)];
-        MgrEvent::Mon(MgrRun { boot: 3, id, cmd, only_fs: Since::default(), request: Since::default() }.into_message(0))
+        MgrEvent::Mon(
+            MgrRun { boot: 3, id, cmd, only_fs: Since::default(), request: Since::default() }
+                .into_message(0),
+        )
     };
     let ran = to_mon::<MgrRan>(&give(&mut mgr, 1, run(5, "pg dump"))).remove(0);
     assert_eq!((ran.boot, ran.id, ran.result), (3, 5, 0));

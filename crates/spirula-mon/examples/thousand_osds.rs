@@ -11,7 +11,9 @@ use spirula_messages::Body;
 use spirula_messages::ceph::{MMonSubscribe, MOsdMap, Subscription};
 use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
 use spirula_mon::image::{Identity, Stored};
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer, mkfs};
+use spirula_mon::{
+    InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer, mkfs,
+};
 use spirula_quorum::HardState;
 use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
 use std::collections::BTreeMap;
@@ -51,7 +53,9 @@ impl Lab {
             for e in out {
                 match e {
                     MonEffect::Send(conn, m) => sent.push((conn, m)),
-                    MonEffect::Persist(p) => self.mon.handle(self.now, MonEvent::Persisted(p.number), &mut next),
+                    MonEffect::Persist(p) => {
+                        self.mon.handle(self.now, MonEvent::Persisted(p.number), &mut next)
+                    }
                     _ => {}
                 }
             }
@@ -70,7 +74,12 @@ fn main() {
         host: format!("host{}", id / 20),
         device_class: "hdd".into(),
     };
-    let pool = |i: u32, pg_num| InitialPool { name: format!("pool{i}"), pg_num, size: 3, application: "rados".into() };
+    let pool = |i: u32, pg_num| InitialPool {
+        name: format!("pool{i}"),
+        pg_num,
+        size: 3,
+        application: "rados".into(),
+    };
     let params = MkfsParams {
         fsid: FSID,
         mons: vec![NewMon { name: "a".into(), addrs: addr(0, 3300), uuid: Uuid([5; 16]) }],
@@ -84,8 +93,16 @@ fn main() {
     let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
     let hard = HardState { term: 1, vote: 0, commit: 1 };
     let snapshot = mkfs(&params, now).unwrap();
-    let stored =
-        Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0, marked: false };
+    let stored = Stored {
+        identity,
+        hard,
+        snapshot,
+        entries: vec![],
+        seq: 0,
+        log_stale: false,
+        log_end: 0,
+        marked: false,
+    };
     let opening = Opening {
         stored,
         name: "a".into(),
@@ -107,7 +124,13 @@ fn main() {
     for id in 0..OSDS {
         let conn = id as u64 + 1;
         let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Osd, id: id.to_string(), global_id: conn, addrs: addr(id, 6800), features };
+        let peer = Peer {
+            kind: EntityType::Osd,
+            id: id.to_string(),
+            global_id: conn,
+            addrs: addr(id, 6800),
+            features,
+        };
         lab.feed(MonEvent::SessionOpened { conn, peer });
         let boot = OsdBoot {
             fsid: FSID,
@@ -133,7 +156,8 @@ fn main() {
     }
     let epoch = lab.mon.state().osdmap.epoch;
     for conn in 1..=OSDS as u64 {
-        let what = vec![Subscription { what: "osdmap".into(), start: u64::from(epoch) + 1, once: false }];
+        let what =
+            vec![Subscription { what: "osdmap".into(), start: u64::from(epoch) + 1, once: false }];
         let message = MMonSubscribe { what, hostname: String::new() }.into_message(0);
         lab.feed(MonEvent::Message { conn, message });
     }
@@ -160,13 +184,19 @@ fn main() {
             unheard_ms: Default::default(),
         };
         let (sent, ms) = lab.feed(MonEvent::Message { conn: 2, message: report.into_message(0) });
-        let maps: Vec<MOsdMap> = sent.iter().filter_map(|(_, m)| MOsdMap::from_message(m).ok()).collect();
+        let maps: Vec<MOsdMap> =
+            sent.iter().filter_map(|(_, m)| MOsdMap::from_message(m).ok()).collect();
         let fulls: usize = maps.iter().map(|m| m.fulls.len()).sum();
         let bytes: usize = maps.iter().flat_map(|m| &m.incrementals).map(|(_, b)| b.len()).sum();
         println!(
-            "osd.{target} dies: {ms:.1} ms CPU of the leader, {} maps sent ({bytes} bytes of incrementals, {fulls} full maps)",
+            "osd.{target} dies: {ms:.1} ms CPU of the leader, {} maps sent ({bytes} bytes of \
+                incrementals, {fulls} full maps)",
             maps.len()
         );
-        assert_eq!((fulls, maps.len()), (0, (OSDS - round - 1) as usize), "each of them one incremental");
+        assert_eq!(
+            (fulls, maps.len()),
+            (0, (OSDS - round - 1) as usize),
+            "each of them one incremental"
+        );
     }
 }

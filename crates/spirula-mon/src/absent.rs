@@ -35,7 +35,10 @@ const POOL_VARS: &[(&str, &[&str])] = &[
             "min_write_recency_for_promote",
         ],
     ),
-    ("has no deduplication", &["dedup_tier", "dedup_chunk_algorithm", "dedup_cdc_chunk_size", "fingerprint_algorithm"]),
+    (
+        "has no deduplication",
+        &["dedup_tier", "dedup_chunk_algorithm", "dedup_cdc_chunk_size", "fingerprint_algorithm"],
+    ),
     (
         "has no PG autoscaler yet",
         &[
@@ -61,7 +64,8 @@ pub fn is_tier_var(var: &str) -> bool {
 /// Refuses to give a pool's variable a value that nothing would act on.
 ///
 /// # Errors
-/// EACCES for a variable that only cache tiers have: no pool here is one. EOPNOTSUPP with what is missing otherwise.
+/// EACCES for a variable that only cache tiers have: no pool here is one. EOPNOTSUPP with what is
+/// missing otherwise.
 pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
     if is_tier_var(var) && var != "dedup_tier" {
         return Err((EACCES, format!("the pool has no '{var}': this version has no cache tiers")));
@@ -73,7 +77,9 @@ pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     match POOL_VARS.iter().find(|(_, vars)| vars.contains(&var)) {
-        Some((why, _)) => Err(refusal(format!("this version {why}: '{var}' cannot be set to '{value}'"))),
+        Some((why, _)) => {
+            Err(refusal(format!("this version {why}: '{var}' cannot be set to '{value}'")))
+        }
         None => Ok(()),
     }
 }

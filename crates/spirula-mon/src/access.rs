@@ -4,10 +4,12 @@
 //! by their module, words and arguments against the asker's capabilities. What is refused is
 //! answered where the asker waits for an answer, and dropped where not.
 //!
-//! Commands that Ceph's manager serves may be asked there of both, and each goes by the capabilities for itself. So do they here,
-//! whoever serves them: what the manager serves needs, of a monitor, capabilities for monitors, as what Ceph's monitors pass on does;
-//! for what monitors serve in its place ([`managers`]) those for managers do, too, and where the manager passes it on ([`MonRun`]) it
-//! has looked at them. Neither way leads past the file systems that a user is limited to.
+//! Commands that Ceph's manager serves may be asked there of both, and each goes by the
+//! capabilities for itself. So do they here, whoever serves them: what the manager serves needs, of
+//! a monitor, capabilities for monitors, as what Ceph's monitors pass on does; for what monitors
+//! serve in its place ([`managers`]) those for managers do, too, and where the manager passes it on
+//! ([`MonRun`]) it has looked at them. Neither way leads past the file systems that a user is
+//! limited to.
 //!
 //! Facts: `docs/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
 //! everyone subscribe to the cluster log.
@@ -26,12 +28,12 @@ use spirula_auth::monitor::{Authority, Policy, Session as AuthSession};
 use spirula_auth::rotating::ServiceKeys;
 use spirula_auth::{EntityId, METHOD_CEPHX};
 use spirula_messages::ceph::{
-    MAuth, MAuthReply, MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply,
-    Subscription, kind,
+    MAuth, MAuthReply, MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe,
+    MPoolOp, MPoolOpReply, Subscription, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown,
-    OsdPgTemp, PgCreateAsk, PgMerges, PgsCreated,
+    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport,
+    OsdMarkMeDown, OsdPgTemp, PgCreateAsk, PgMerges, PgsCreated,
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_settings::managers;
@@ -45,8 +47,8 @@ pub enum Access {
     /// Nothing: nobody said who this is.
     #[default]
     Nothing,
-    /// Everything: a daemon of this process, its admin socket, another monitor, or a cluster without
-    /// authentication.
+    /// Everything: a daemon of this process, its admin socket, another monitor, or a cluster
+    /// without authentication.
     Everything,
     /// What its capabilities allow.
     Granted {
@@ -60,7 +62,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// The access of an authenticated session that comes from `place`. Capabilities that cannot be read grant nothing.
+    /// The access of an authenticated session that comes from `place`. Capabilities that cannot be
+    /// read grant nothing.
     pub fn of(session: Box<AuthSession>, place: Option<IpAddr>) -> Self {
         let caps = session.caps.parse().unwrap_or_else(|e| {
             tracing::warn!(entity = %session.entity, "capabilities for monitors: {e}");
@@ -86,7 +89,8 @@ enum Need {
     Session,
     /// Capabilities for a part of the monitor: read, write, execute.
     Cap(&'static str, bool, bool, bool),
-    /// Capabilities for a command, read and write, of a part of the monitor: what the message asks for, as a command.
+    /// Capabilities for a command, read and write, of a part of the monitor: what the message asks
+    /// for, as a command.
     Command(&'static str, &'static str),
     /// To be such a daemon, with capabilities for a part.
     Daemon(EntityType, &'static str),
@@ -133,9 +137,24 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    fn may(&self, service: &str, command: &str, args: &caps::Args, rwx: (bool, bool, bool)) -> bool {
+    fn may(
+        &self,
+        service: &str,
+        command: &str,
+        args: &caps::Args,
+        rwx: (bool, bool, bool),
+    ) -> bool {
         let (read, write, exec) = rwx;
-        let access = MonAccess { entity: &self.entity, service, command, args, read, write, exec, addr: self.addr };
+        let access = MonAccess {
+            entity: &self.entity,
+            service,
+            command,
+            args,
+            read,
+            write,
+            exec,
+            addr: self.addr,
+        };
         self.caps.allows(&access)
     }
 }
@@ -152,7 +171,12 @@ pub(crate) enum Ruling {
 ///
 /// # Errors
 /// When the message is malformed.
-pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> Result<Ruling, MessageError> {
+pub(crate) fn rule(
+    access: &Access,
+    peer: &Peer,
+    state: &State,
+    m: Message,
+) -> Result<Ruling, MessageError> {
     if m.kind == MonRun::KIND {
         // Whatever this one may do itself.
         if peer.kind != EntityType::Mgr {
@@ -184,19 +208,27 @@ fn decide(
         None => false,
         Some(Need::Session) => true,
         Some(Need::Cap(service, r, w, x)) => asker.may(service, "", &none, (r, w, x)),
-        Some(Need::Command(service, command)) => asker.may(service, command, &none, (true, true, false)),
-        Some(Need::Daemon(kind, service)) => peer.kind == kind && asker.may(service, "", &none, (false, true, true)),
+        Some(Need::Command(service, command)) => {
+            asker.may(service, command, &none, (true, true, false))
+        }
+        Some(Need::Daemon(kind, service)) => {
+            peer.kind == kind && asker.may(service, "", &none, (false, true, true))
+        }
         Some(Need::Contents) => return contents(asker, state, m),
     };
     if allowed {
         return Ok(Ruling::Go(m));
     }
-    tracing::debug!(peer = asker.entity, kind = m.kind, "refused: its capabilities do not allow it");
+    tracing::debug!(
+        peer = asker.entity,
+        kind = m.kind,
+        "refused: its capabilities do not allow it"
+    );
     Ok(Ruling::Refused(refusal(&m, "access denied")?))
 }
 
-/// What is answered to a manager that has no right to pass a command on, whatever it may do itself: it is for another's sake. Managers
-/// have looked at the capabilities for managers.
+/// What is answered to a manager that has no right to pass a command on, whatever it may do itself:
+/// it is for another's sake. Managers have looked at the capabilities for managers.
 fn by_manager(state: &State, m: &Message) -> Result<Option<Message>, MessageError> {
     let run = MonRun::from_message(m)?;
     let no = |errno: i32, status: String| {
@@ -210,7 +242,9 @@ fn by_manager(state: &State, m: &Message) -> Result<Option<Message>, MessageErro
     if managers::find(&command.prefix).is_none() {
         return no(errno::EACCES, "access denied".to_owned());
     }
-    let Some(user) = crate::quorum::peer_of(run.asker).filter(|_| run.limited) else { return Ok(None) };
+    let Some(user) = crate::quorum::peer_of(run.asker).filter(|_| run.limited) else {
+        return Ok(None);
+    };
     let caps = caps_of(state, &user);
     let asker = Asker { entity: user.auth_name(), caps: &caps, addr: None };
     match fs::refusal(&asker, state, &command) {
@@ -243,7 +277,10 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
             if s.what.len() == before {
                 return Ok(Ruling::Go(m));
             }
-            tracing::debug!(peer = asker.entity, "some subscriptions refused: its capabilities do not allow them");
+            tracing::debug!(
+                peer = asker.entity,
+                "some subscriptions refused: its capabilities do not allow them"
+            );
             Ok(Ruling::Go(s.into_message(m.tid)))
         }
         kind::POOL_OP => {
@@ -258,8 +295,12 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
             let c = MMonCommand::from_message(&m)?;
             // What cannot be understood is answered with what is wrong with it, and does nothing.
             let Ok(c) = Command::of(&c.cmd) else { return Ok(Ruling::Go(m)) };
-            // It is not passed on: the leader may know it meanwhile, and would not ask again who may have it.
-            if c.needs().is_none() && c.prefix != DESCRIPTIONS && needs_of_others(state, &c.prefix).is_none() {
+            // It is not passed on: the leader may know it meanwhile, and would not ask again who
+            // may have it.
+            if c.needs().is_none()
+                && c.prefix != DESCRIPTIONS
+                && needs_of_others(state, &c.prefix).is_none()
+            {
                 return Ok(Ruling::Refused(refused(&m, errno::EINVAL, &unknown(&c.prefix))?));
             }
             if !may_command(asker, state, &c, false) {
@@ -315,17 +356,23 @@ fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
         return false;
     }
     let Ok(entity) = asker.entity.parse::<EntityId>() else { return false };
-    let Some(caps) = state.auth.get(&entity).and_then(|u| u.caps.get("osd")?.parse::<OsdCaps>().ok()) else {
+    let Some(caps) =
+        state.auth.get(&entity).and_then(|u| u.caps.get("osd")?.parse::<OsdCaps>().ok())
+    else {
         return false;
     };
-    state.osdmap.pool_names.get(&i64::from(op.pool)).is_some_and(|name| caps.may_snapshot(name, asker.addr))
+    state
+        .osdmap
+        .pool_names
+        .get(&i64::from(op.pool))
+        .is_some_and(|name| caps.may_snapshot(name, asker.addr))
 }
 
 /// The list of commands is no secret, and clients need it to parse what people type.
 const DESCRIPTIONS: &str = "get_command_descriptions";
 
-/// May it run this command? `tell`: at this daemon, for which Ceph wants all rights. Then it can only be one about this daemon:
-/// no other is run when told ([`commands::run`]).
+/// May it run this command? `tell`: at this daemon, for which Ceph wants all rights. Then it can
+/// only be one about this daemon: no other is run when told ([`commands::run`]).
 fn may_command(asker: &Asker<'_>, state: &State, command: &Command, tell: bool) -> bool {
     let prefix = command.prefix.as_str();
     if prefix == DESCRIPTIONS {
@@ -338,7 +385,8 @@ fn may_command(asker: &Asker<'_>, state: &State, command: &Command, tell: bool) 
     let rwx = |perm: &str| (perm.contains('r'), perm.contains('w'), perm.contains('x'));
     match command.needs() {
         Some((module, perm)) => {
-            asker.may(module, prefix, &args, rwx(perm)) || may_by_manager(asker, state, prefix, &args)
+            asker.may(module, prefix, &args, rwx(perm))
+                || may_by_manager(asker, state, prefix, &args)
         }
         None => match needs_of_others(state, prefix) {
             Some((module, perm)) => asker.may(&module, prefix, &args, rwx(&perm)),
@@ -367,8 +415,8 @@ fn may_by_manager(asker: &Asker<'_>, state: &State, prefix: &str, args: &caps::A
     caps.is_some_and(|caps| caps.allows(&access))
 }
 
-/// Arguments as capabilities compare them: the texts that the command itself makes of them; `caps` by service as `caps_mon`,
-/// `caps_osd` ….
+/// Arguments as capabilities compare them: the texts that the command itself makes of them; `caps`
+/// by service as `caps_mon`, `caps_osd` ….
 fn flat(args: &Args) -> caps::Args {
     let mut out = caps::Args::new();
     // No argument of any command is called so: they would stand for what is in `caps`.
@@ -386,16 +434,22 @@ fn flat(args: &Args) -> caps::Args {
     out
 }
 
-/// The answer to a request that is too large, without an echo of it; none if none is waited for. Its type and transaction suffice.
+/// The answer to a request that is too large, without an echo of it; none if none is waited for.
+/// Its type and transaction suffice.
 pub fn too_large(m: &Message) -> Option<Message> {
-    let most = format!("{COMMAND_MAX} bytes, {REQUEST_MAX} with its input; one that only reads at most {READ_MAX}");
+    let most = format!(
+        "{COMMAND_MAX} bytes, {REQUEST_MAX} with its input; one that only reads at most {READ_MAX}"
+    );
     let (result, status) = (-errno::E2BIG, format!("a request has at most {most}"));
     let (cmd, output) = (Vec::new(), bytes::Bytes::new());
     match m.kind {
-        kind::MON_COMMAND => Some(MMonCommandAck { version: 0, result, status, cmd, output }.into_message(m.tid)),
+        kind::MON_COMMAND => {
+            Some(MMonCommandAck { version: 0, result, status, cmd, output }.into_message(m.tid))
+        }
         kind::COMMAND => Some(MCommandReply { result, status, output }.into_message(m.tid)),
         kind::POOL_OP => {
-            let reply = MPoolOpReply { version: 0, fsid: Uuid::default(), result, epoch: 0, data: None };
+            let reply =
+                MPoolOpReply { version: 0, fsid: Uuid::default(), result, epoch: 0, data: None };
             Some(reply.into_message(m.tid))
         }
         _ => None,
@@ -412,16 +466,29 @@ fn refused(m: &Message, errno: i32, why: &str) -> Result<Option<Message>, Messag
     Ok(match m.kind {
         kind::MON_COMMAND => {
             let cmd = MMonCommand::from_message(m)?.cmd;
-            let ack = MMonCommandAck { version: 0, result, status: why.to_owned(), cmd, output: bytes::Bytes::new() };
+            let ack = MMonCommandAck {
+                version: 0,
+                result,
+                status: why.to_owned(),
+                cmd,
+                output: bytes::Bytes::new(),
+            };
             Some(ack.into_message(m.tid))
         }
         kind::COMMAND => {
-            let reply = MCommandReply { result, status: why.to_owned(), output: bytes::Bytes::new() };
+            let reply =
+                MCommandReply { result, status: why.to_owned(), output: bytes::Bytes::new() };
             Some(reply.into_message(m.tid))
         }
         kind::POOL_OP => {
             let op = MPoolOp::from_message(m)?;
-            let reply = MPoolOpReply { version: 0, fsid: op.fsid, result: -errno::EPERM, epoch: 0, data: None };
+            let reply = MPoolOpReply {
+                version: 0,
+                fsid: op.fsid,
+                result: -errno::EPERM,
+                epoch: 0,
+                data: None,
+            };
             Some(reply.into_message(m.tid))
         }
         _ => None,
@@ -437,10 +504,12 @@ impl Mon {
         }
     }
 
-    /// A user came in with its pending key, which thereby becomes its key. Asked of the leader in the
-    /// user's name. It has no number: no client waits for the answer, and it is not the same request as an earlier one.
+    /// A user came in with its pending key, which thereby becomes its key. Asked of the leader in
+    /// the user's name. It has no number: no client waits for the answer, and it is not the same
+    /// request as an earlier one.
     pub fn pending_key_used(&mut self, conn: ConnId, entity: &EntityId, out: &mut Vec<MonEffect>) {
-        let cmd = serde_json::json!({"prefix": "auth commit-pending", "entity": entity.to_string()});
+        let cmd =
+            serde_json::json!({"prefix": "auth commit-pending", "entity": entity.to_string()});
         let (cmd, input) = (vec![cmd.to_string()], bytes::Bytes::new());
         let message = MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(0);
         self.lead(Ask { conn, message, via: None }, out);
@@ -452,12 +521,20 @@ impl Mon {
     }
 
     /// Answers a request for tickets or service keys.
-    pub(crate) fn on_auth(&mut self, conn: ConnId, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+    pub(crate) fn on_auth(
+        &mut self,
+        conn: ConnId,
+        m: &Message,
+        out: &mut Vec<MonEffect>,
+    ) -> Result<(), MessageError> {
         let a = MAuth::from_message(m)?;
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         let global_id = session.peer.global_id;
-        let mut answer = MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
-        if let (METHOD_CEPHX, Access::Granted { session: who, caps, .. }) = (a.protocol, &mut session.access) {
+        let mut answer =
+            MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
+        if let (METHOD_CEPHX, Access::Granted { session: who, caps, .. }) =
+            (a.protocol, &mut session.access)
+        {
             let authority = Authority {
                 db: &self.state.auth,
                 keys: &self.state.service_keys,

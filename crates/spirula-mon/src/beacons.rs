@@ -1,8 +1,9 @@
 //! Which OSDs say to their monitors that they run.
 //!
-//! An OSD says so a few times a second (`OsdBeacon`) over its connection to the one monitor that it has a session with. Where its
-//! peers miss it, this tells a process that stands still, or is cut off from everybody, from one whose heartbeats alone
-//! are lost: only the first is taken down before the whole grace is over ([`crate::failure`]).
+//! An OSD says so a few times a second (`OsdBeacon`) over its connection to the one monitor that it
+//! has a session with. Where its peers miss it, this tells a process that stands still, or is cut
+//! off from everybody, from one whose heartbeats alone are lost: only the first is taken down
+//! before the whole grace is over ([`crate::failure`]).
 //!
 //! The monitor with the connection keeps the time of the last word, and tells the leader when it is
 //! overdue ([`OVERDUE`] times as long ago as it should be) and when words come again. So nothing
@@ -10,10 +11,12 @@
 //! of an OSD of an earlier release, which sends no beacons, nor of a connection of which another
 //! monitor has not told yet.
 //!
-//! Time in which this monitor itself did not run is nobody's silence ([`Beacons::ran`]), as with OSDs and their peers.
+//! Time in which this monitor itself did not run is nobody's silence ([`Beacons::ran`]), as with
+//! OSDs and their peers.
 //!
-//! An OSD whose own words come again after they stayed out was cut off itself, or stood still, or runs late. It is no witness of
-//! anybody's silence for as long again, two seconds at most ([`Beacons::is_settled`]).
+//! An OSD whose own words come again after they stayed out was cut off itself, or stood still, or
+//! runs late. It is no witness of anybody's silence for as long again, two seconds at most
+//! ([`Beacons::is_settled`]).
 
 use crate::event::ConnId;
 use crate::osd::seconds_between;
@@ -25,7 +28,8 @@ use std::collections::BTreeMap;
 const OVERDUE: f64 = 3.0;
 /// Longest that an OSD may say its words are apart, seconds.
 const EVERY_MOST: f64 = 1.0;
-/// The shell ticks the monitor that often, seconds; what is more than twice that long was time in which it did not run.
+/// The shell ticks the monitor that often, seconds; what is more than twice that long was time in
+/// which it did not run.
 const TICKS: f64 = 0.1;
 /// For so many seconds at most an OSD that speaks again is no witness of silence.
 const SETTLES: f64 = 2.0;
@@ -33,10 +37,11 @@ const SETTLES: f64 = 2.0;
 /// What is known of an OSD over one connection.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// It is ours: the last word, how far apart words are (seconds), whether the leader was told that it is overdue, and until when
-    /// its OSD settles.
+    /// It is ours: the last word, how far apart words are (seconds), whether the leader was told
+    /// that it is overdue, and until when its OSD settles.
     Own { heard: UTime, every: f64, told: bool, settles: UTime },
-    /// Another monitor's, which says whether a word is overdue: since when that is so, and until when its OSD settles.
+    /// Another monitor's, which says whether a word is overdue: since when that is so, and until
+    /// when its OSD settles.
     Told { silent: bool, since: UTime, settles: UTime },
 }
 
@@ -69,7 +74,9 @@ impl Beacons {
         let every = (f64::from(every_ms) / 1000.0).min(EVERY_MOST);
         let words = self.words.entry(osd).or_default();
         let (told, settles) = match words.get(&conn) {
-            Some(w @ Word::Own { heard, told, .. }) if w.is_overdue(now) => (*told, settled_at(*heard, now)),
+            Some(w @ Word::Own { heard, told, .. }) if w.is_overdue(now) => {
+                (*told, settled_at(*heard, now))
+            }
             Some(Word::Own { told, settles, .. }) => (*told, *settles),
             _ => (false, UTime::ZERO),
         };
@@ -84,7 +91,9 @@ impl Beacons {
         let silent = what == told::SILENT;
         let words = self.words.entry(osd).or_default();
         let (since, settles) = match words.get(&conn) {
-            Some(Word::Told { silent: before, since, settles }) if *before == silent => (*since, *settles),
+            Some(Word::Told { silent: before, since, settles }) if *before == silent => {
+                (*since, *settles)
+            }
             Some(Word::Told { silent: true, since, .. }) => (now, settled_at(*since, now)),
             _ => (now, UTime::ZERO),
         };
@@ -101,7 +110,8 @@ impl Beacons {
         }
     }
 
-    /// This monitor runs; for how long it had not, in seconds. What it did not hear meanwhile is nobody's silence.
+    /// This monitor runs; for how long it had not, in seconds. What it did not hear meanwhile is
+    /// nobody's silence.
     pub fn ran(&mut self, now: UTime) -> f64 {
         let since = self.ran.replace(now).map_or(0.0, |last| seconds_between(last, now));
         if since <= 2.0 * TICKS {
@@ -110,7 +120,8 @@ impl Beacons {
         let late = ((since - TICKS) * 1e9) as u64;
         for word in self.words.values_mut().flat_map(BTreeMap::values_mut) {
             if let Word::Own { heard, .. } = word {
-                *heard = UTime::from_nanos(heard.as_nanos().saturating_add(late).min(now.as_nanos()));
+                *heard =
+                    UTime::from_nanos(heard.as_nanos().saturating_add(late).min(now.as_nanos()));
             }
         }
         since
@@ -140,7 +151,8 @@ impl Beacons {
         out
     }
 
-    /// What it says of others' silence counts: it speaks, and did not stay out just before. True where nothing is known.
+    /// What it says of others' silence counts: it speaks, and did not stay out just before. True
+    /// where nothing is known.
     pub fn is_settled(&self, osd: OsdId, now: UTime) -> bool {
         let settled = |w: &Word| !w.is_overdue(now) && w.settles() <= now;
         self.words.get(&osd).is_none_or(|w| w.values().any(settled))

@@ -8,10 +8,12 @@ use spirula_types::{AddrVec, EntityName, EntityType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Entries kept of the monitors' and managers' audit, and as many of all others; older ones are trimmed. What anybody else writes to the
-/// audit's channel counts among the others: who may write the log does not get rid of what was noted about him.
+/// Entries kept of the monitors' and managers' audit, and as many of all others; older ones are
+/// trimmed. What anybody else writes to the audit's channel counts among the others: who may write
+/// the log does not get rid of what was noted about him.
 pub const KEEP: usize = 1000;
-/// Longest text of an entry, bytes; of a longer one the beginning is kept. Every monitor has all of them in memory, twice.
+/// Longest text of an entry, bytes; of a longer one the beginning is kept. Every monitor has all of
+/// them in memory, twice.
 pub const TEXT_MAX: usize = 4096;
 /// Longest name of a speaker, and of a channel, bytes; likewise.
 const NAME_MAX: usize = 256;
@@ -33,7 +35,8 @@ impl Kept {
 
     /// Which of [`ClusterLog::turns`] it belongs to.
     fn turn(&self) -> usize {
-        let by_us = [EntityType::Mon as u32, EntityType::Mgr as u32].contains(&self.entry.name_kind);
+        let by_us =
+            [EntityType::Mon as u32, EntityType::Mgr as u32].contains(&self.entry.name_kind);
         usize::from(by_us && self.entry.channel == "audit")
     }
 }
@@ -47,8 +50,8 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// The log, entries by version (from 1, never reused). Each change of the cluster's state is made in a copy of it: copies share
-/// the entries, and each is encoded once.
+/// The log, entries by version (from 1, never reused). Each change of the cluster's state is made
+/// in a copy of it: copies share the entries, and each is encoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterLog {
     entries: BTreeMap<u64, Arc<Kept>>,
@@ -70,7 +73,8 @@ impl ClusterLog {
         self.last
     }
 
-    /// Appends, trimming the oldest beyond [`KEEP`], and what of the entry is longer than any needs to be.
+    /// Appends, trimming the oldest beyond [`KEEP`], and what of the entry is longer than any needs
+    /// to be.
     pub fn push(&mut self, mut entry: LogEntry) {
         cut(&mut entry.message, TEXT_MAX);
         cut(&mut entry.name_id, NAME_MAX);
@@ -79,7 +83,9 @@ impl ClusterLog {
         entry.addrs.0.shrink_to_fit();
         self.put(self.last + 1, entry);
         for turn in 0..self.turns.len() {
-            while let Some(oldest) = self.turns.get_mut(turn).filter(|t| t.len() > KEEP).and_then(BTreeSet::pop_first) {
+            while let Some(oldest) =
+                self.turns.get_mut(turn).filter(|t| t.len() > KEEP).and_then(BTreeSet::pop_first)
+            {
                 self.entries.remove(&oldest);
             }
         }
@@ -110,14 +116,21 @@ impl ClusterLog {
     }
 
     /// The stored form of each entry that is not in `old` as it is here, by version.
-    pub fn stored_since<'a>(&'a self, old: Option<&'a Self>) -> impl Iterator<Item = (u64, &'a Bytes)> {
-        let changed = move |(v, e): &(&u64, &Arc<Kept>)| old.and_then(|o| o.entries.get(*v)) != Some(*e);
+    pub fn stored_since<'a>(
+        &'a self,
+        old: Option<&'a Self>,
+    ) -> impl Iterator<Item = (u64, &'a Bytes)> {
+        let changed =
+            move |(v, e): &(&u64, &Arc<Kept>)| old.and_then(|o| o.entries.get(*v)) != Some(*e);
         self.entries.iter().filter(changed).map(|(v, e)| (*v, &e.bytes))
     }
 
     /// Versions of entries of `old` that are not here.
     pub fn gone_since<'a>(&'a self, old: Option<&'a Self>) -> impl Iterator<Item = u64> {
-        old.into_iter().flat_map(|o| o.entries.keys()).copied().filter(|v| !self.entries.contains_key(v))
+        old.into_iter()
+            .flat_map(|o| o.entries.keys())
+            .copied()
+            .filter(|v| !self.entries.contains_key(v))
     }
 }
 
@@ -147,7 +160,10 @@ pub fn severity_by_name(name: &str) -> Option<u16> {
 
 /// The line as `ceph log last` and `ceph -w` print it.
 pub fn line(e: &LogEntry) -> String {
-    let kind = u8::try_from(e.name_kind).ok().and_then(EntityType::from_wire).map_or("unknown", EntityType::as_str);
+    let kind = u8::try_from(e.name_kind)
+        .ok()
+        .and_then(EntityType::from_wire)
+        .map_or("unknown", EntityType::as_str);
     format!(
         "{} {kind}.{} ({}) {} : {} {} {}",
         e.stamp.to_iso(),

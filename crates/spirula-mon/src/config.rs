@@ -4,10 +4,12 @@
 //! (`osd.3`), optionally with a mask (`osd/host:a`, `osd/class:ssd`). An entity's value is
 //! the most special one that applies: global, then type, then id; a masked value beats the
 //! plain one of the same section, and of several masked ones the nearest place wins
-//! (host, rack, root, by the numbers of their types), then a class. Source: `ConfigMap.cc` of Ceph 16.2.
+//! (host, rack, root, by the numbers of their types), then a class. Source: `ConfigMap.cc` of Ceph
+//! 16.2.
 //!
-//! The table holds what was stored, also by older versions, whose forms a client of today may not read: it is handed out in the form of
-//! today. That is made of name and value alone, so that it is the same on all monitors; the table, which they compare, stays as it is.
+//! The table holds what was stored, also by older versions, whose forms a client of today may not
+//! read: it is handed out in the form of today. That is made of name and value alone, so that it is
+//! the same on all monitors; the table, which they compare, stays as it is.
 
 use spirula_crush::CrushMap;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -17,8 +19,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Changes kept.
 const HISTORY: usize = 200;
-/// Bytes of the changes kept. The table is written with its history, as one value of one entry of the monitors' log: a history that
-/// outgrew an entry would keep every later change from being made.
+/// Bytes of the changes kept. The table is written with its history, as one value of one entry of
+/// the monitors' log: a history that outgrew an entry would keep every later change from being
+/// made.
 const HISTORY_BYTES: usize = 1 << 20;
 
 /// One option's change: the name with its section (`osd/osd_max_backfills`), old and new value.
@@ -33,7 +36,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Section, with its masks, and option. Masks have a colon; the names of a module's options have slashes (`mgr/balancer/active`).
+    /// Section, with its masks, and option. Masks have a colon; the names of a module's options
+    /// have slashes (`mgr/balancer/active`).
     pub fn section_and_option(&self) -> Option<(&str, &str)> {
         let (mut end, mut parts) = (0, self.name.split('/'));
         end += parts.next()?.len();
@@ -75,7 +79,8 @@ pub struct ConfigDb {
 
 impl Default for ConfigDb {
     fn default() -> Self {
-        let first = ChangeSet { version: 1, stamp: UTime::ZERO, name: String::new(), changes: Vec::new() };
+        let first =
+            ChangeSet { version: 1, stamp: UTime::ZERO, name: String::new(), changes: Vec::new() };
         Self { version: 1, sections: BTreeMap::new(), history: [first].into() }
     }
 }
@@ -92,7 +97,8 @@ pub struct Traits<'a> {
 }
 
 impl<'a> Traits<'a> {
-    /// Those of an entity: an OSD (`osd.3`) is where it is in the tree; others are where their host is, if it is known and in the tree.
+    /// Those of an entity: an OSD (`osd.3`) is where it is in the tree; others are where their host
+    /// is, if it is known and in the tree.
     pub fn of(
         crush: &'a CrushMap,
         entity: &str,
@@ -102,7 +108,11 @@ impl<'a> Traits<'a> {
         let osd = entity.strip_prefix("osd.").and_then(|o| o.parse::<i32>().ok());
         let host = || if hostname.is_empty() { None } else { crush.item_id(hostname) };
         *place = osd.or_else(host).map(|id| crush.full_location(id));
-        Self { location: place.as_ref(), class: osd.and_then(|o| crush.class_of(o)), types: Some(&crush.type_names) }
+        Self {
+            location: place.as_ref(),
+            class: osd.and_then(|o| crush.class_of(o)),
+            types: Some(&crush.type_names),
+        }
     }
 
     /// How near the masks of a section are, less is nearer; `None` if one of them does not hold.
@@ -113,7 +123,10 @@ impl<'a> Traits<'a> {
                 return None;
             }
             let kind = mask.split_once(':').map_or("", |(kind, _)| kind);
-            let number = self.types.and_then(|t| t.iter().find(|(_, name)| *name == kind)).map(|(n, _)| i64::from(*n));
+            let number = self
+                .types
+                .and_then(|t| t.iter().find(|(_, name)| *name == kind))
+                .map(|(n, _)| i64::from(*n));
             nearest = nearest.min(number.unwrap_or(i64::MAX - 1));
         }
         Some(nearest)
@@ -122,7 +135,12 @@ impl<'a> Traits<'a> {
 
 impl ConfigDb {
     /// Sets (`Some`) or removes options, as one version.
-    pub fn change(&mut self, stamp: UTime, name: &str, edits: Vec<(String, String, Option<String>)>) {
+    pub fn change(
+        &mut self,
+        stamp: UTime,
+        name: &str,
+        edits: Vec<(String, String, Option<String>)>,
+    ) {
         let mut changes = Vec::new();
         for (who, option, value) in edits {
             let section = self.sections.entry(who.clone()).or_default();
@@ -141,8 +159,15 @@ impl ConfigDb {
             return;
         }
         self.version += 1;
-        self.history.push_back(ChangeSet { version: self.version, stamp, name: name.to_owned(), changes });
-        let size = |set: &ChangeSet| 64 + set.name.len() + set.changes.iter().map(Change::bytes).sum::<usize>();
+        self.history.push_back(ChangeSet {
+            version: self.version,
+            stamp,
+            name: name.to_owned(),
+            changes,
+        });
+        let size = |set: &ChangeSet| {
+            64 + set.name.len() + set.changes.iter().map(Change::bytes).sum::<usize>()
+        };
         let mut bytes: usize = self.history.iter().map(size).sum();
         // A single change may be too large to be remembered, too.
         while self.history.len() > HISTORY || bytes > HISTORY_BYTES {
@@ -153,27 +178,43 @@ impl ConfigDb {
 
     /// Everything that applies to `entity` (`osd.3`, `client.admin`, or a bare type), option
     /// → (value in its normal form, section it comes from).
-    pub fn effective(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (Cow<'_, str>, &str)> {
+    pub fn effective(
+        &self,
+        entity: &str,
+        traits: Traits<'_>,
+    ) -> BTreeMap<&str, (Cow<'_, str>, &str)> {
         let stored = self.stored_for(entity, traits).into_iter();
         stored.map(|(name, (value, section))| (name, (normal(name, value), section))).collect()
     }
 
     /// [`Self::effective`] as it was stored.
-    pub(crate) fn stored_for(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
+    pub(crate) fn stored_for(
+        &self,
+        entity: &str,
+        traits: Traits<'_>,
+    ) -> BTreeMap<&str, (&str, &str)> {
         let mut names = vec!["global".to_owned()];
         // `client.rgw.a` gets `client`, `client.rgw` and `client.rgw.a`, in this order.
-        names.extend(entity.match_indices('.').map(|(i, _)| entity.get(..i).unwrap_or_default().to_owned()));
+        names.extend(
+            entity.match_indices('.').map(|(i, _)| entity.get(..i).unwrap_or_default().to_owned()),
+        );
         names.push(entity.to_owned());
         let mut out = BTreeMap::new();
         for name in names {
             let plain = self.sections.get_key_value(&name).into_iter();
             let prefix = format!("{name}/");
-            let masked = self.sections.range(prefix.clone()..).take_while(|(k, _)| k.starts_with(&prefix));
-            let mut here: Vec<_> = plain.chain(masked).filter_map(|(k, v)| Some((traits.nearness(k)?, k, v))).collect();
+            let masked =
+                self.sections.range(prefix.clone()..).take_while(|(k, _)| k.starts_with(&prefix));
+            let mut here: Vec<_> = plain
+                .chain(masked)
+                .filter_map(|(k, v)| Some((traits.nearness(k)?, k, v)))
+                .collect();
             // The nearest last; of equally near ones the order of their names stays.
             here.sort_by_key(|(near, ..)| std::cmp::Reverse(*near));
             for (_, section, options) in here {
-                out.extend(options.iter().map(|(k, v)| (k.as_str(), (v.as_str(), section.as_str()))));
+                out.extend(
+                    options.iter().map(|(k, v)| (k.as_str(), (v.as_str(), section.as_str()))),
+                );
             }
         }
         out
@@ -185,10 +226,13 @@ impl ConfigDb {
         stored.get(option).map(|(v, _)| normal(option, v).into_owned())
     }
 
-    /// Every option that is set, in the order of the sections' names: section, option, value in its normal form.
+    /// Every option that is set, in the order of the sections' names: section, option, value in its
+    /// normal form.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &str, Cow<'_, str>)> {
         let all = self.sections.iter();
-        all.flat_map(|(who, options)| options.iter().map(move |(k, v)| (who.as_str(), k.as_str(), normal(k, v))))
+        all.flat_map(|(who, options)| {
+            options.iter().map(move |(k, v)| (who.as_str(), k.as_str(), normal(k, v)))
+        })
     }
 }
 
@@ -212,7 +256,9 @@ pub fn valid_section(who: &str) -> bool {
     let kind = name.split('.').next().unwrap_or_default();
     let known = matches!(kind, "global" | "mon" | "mgr" | "osd" | "mds" | "client");
     let id_ok = kind != "global" || name == "global";
-    known && id_ok && parts.all(|m| m.split_once(':').is_some_and(|(k, v)| !k.is_empty() && !v.is_empty()))
+    known
+        && id_ok
+        && parts.all(|m| m.split_once(':').is_some_and(|(k, v)| !k.is_empty() && !v.is_empty()))
 }
 
 fn put_opt(o: &mut Encoder, v: &Option<String>) {
@@ -255,7 +301,9 @@ impl Decode for ConfigDb {
                     version: d.u64()?,
                     stamp: d.get()?,
                     name: d.get()?,
-                    changes: d.list(6, |d| Ok(Change { name: d.get()?, old: get_opt(d)?, new: get_opt(d)? }))?,
+                    changes: d.list(6, |d| {
+                        Ok(Change { name: d.get()?, old: get_opt(d)?, new: get_opt(d)? })
+                    })?,
                 })
             })?;
             Ok(Self { version, sections, history: history.into() })
@@ -327,7 +375,9 @@ mod tests {
         set(&mut db, "global/rack:r1", "a", "7");
         let of = |entity: &str, host: &str| {
             let mut place = None;
-            db.stored_for(entity, Traits::of(&crush, entity, host, &mut place)).get("a").map(|(v, _)| (*v).to_owned())
+            db.stored_for(entity, Traits::of(&crush, entity, host, &mut place))
+                .get("a")
+                .map(|(v, _)| (*v).to_owned())
         };
         assert_eq!(of("client.admin", "h1").as_deref(), Some("7"));
         assert_eq!(of("osd.0", "elsewhere").as_deref(), Some("7"));
@@ -335,7 +385,8 @@ mod tests {
         assert_eq!(of("client.admin", ""), None);
     }
 
-    /// Older versions had other types of some options, and stored texts as they were given. The table itself stays as it is.
+    /// Older versions had other types of some options, and stored texts as they were given. The
+    /// table itself stays as it is.
     #[test]
     fn what_an_older_version_stored_is_handed_out_in_the_form_of_today() {
         let mut db = ConfigDb::default();
@@ -369,7 +420,10 @@ mod tests {
         db.change(UTime::ZERO, "", vec![("osd".into(), "a".into(), None)]);
         assert_eq!(db.version, 3);
         let last = &db.history.back().unwrap().changes[0];
-        assert_eq!((last.name.as_str(), last.old.as_deref(), last.new.as_deref()), ("osd/a", Some("2"), None));
+        assert_eq!(
+            (last.name.as_str(), last.old.as_deref(), last.new.as_deref()),
+            ("osd/a", Some("2"), None)
+        );
         assert!(db.sections.is_empty());
         let bytes = spirula_encoding::to_vec(&db);
         assert_eq!(spirula_encoding::from_slice::<ConfigDb>(&bytes).unwrap(), db);
@@ -386,7 +440,8 @@ mod tests {
         assert!(bytes < HISTORY_BYTES + (128 << 10), "{bytes}");
         assert!(db.history.len() > 4, "those that fit are kept");
         assert_eq!(db.history.back().unwrap().version, db.version);
-        let many = (0..40).map(|n| ("osd".into(), format!("o{n}"), Some("v".repeat(65_536)))).collect();
+        let many =
+            (0..40).map(|n| ("osd".into(), format!("o{n}"), Some("v".repeat(65_536)))).collect();
         db.change(UTime::ZERO, "", many);
         assert!(db.history.is_empty());
         set(&mut db, "osd", "o1", "1");
@@ -409,7 +464,8 @@ mod tests {
 
     #[test]
     fn sections_are_checked() {
-        for ok in ["global", "osd", "osd.1", "client.admin", "osd/class:hdd", "osd/host:a", "mon.a"] {
+        for ok in ["global", "osd", "osd.1", "client.admin", "osd/class:hdd", "osd/host:a", "mon.a"]
+        {
             assert!(valid_section(ok), "{ok}");
         }
         for bad in ["", "foo", "global.x", "osd/class", "osd/:x"] {

@@ -10,19 +10,33 @@ use spirula_maps::{EncodedOsdMap, Incremental};
 use std::collections::BTreeMap;
 
 /// Entries of `new` that are absent or different in `old`.
-fn changed<K: Ord + Clone, V: PartialEq + Clone>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> BTreeMap<K, V> {
-    new.iter().filter(|(k, v)| old.get(*k) != Some(*v)).map(|(k, v)| (k.clone(), v.clone())).collect()
+fn changed<K: Ord + Clone, V: PartialEq + Clone>(
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+) -> BTreeMap<K, V> {
+    new.iter()
+        .filter(|(k, v)| old.get(*k) != Some(*v))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect()
 }
 
 /// Keys of `old` that `new` lacks.
-fn gone<'a, K: Ord + Clone, V>(old: &'a BTreeMap<K, V>, new: &'a BTreeMap<K, V>) -> impl Iterator<Item = K> + 'a {
+fn gone<'a, K: Ord + Clone, V>(
+    old: &'a BTreeMap<K, V>,
+    new: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = K> + 'a {
     old.keys().filter(|k| !new.contains_key(*k)).cloned()
 }
 
 /// The incremental from `old` to `new` (a copy of `old` with edits), stamped `now`.
 /// `None` if nothing differs.
 pub fn diff(old: &OsdMap, new: &OsdMap, now: UTime) -> Option<Incremental> {
-    let mut inc = Incremental { fsid: old.fsid, epoch: old.epoch + 1, modified: now, ..Incremental::default() };
+    let mut inc = Incremental {
+        fsid: old.fsid,
+        epoch: old.epoch + 1,
+        modified: now,
+        ..Incremental::default()
+    };
     let untouched = inc.clone();
     diff_cluster(&mut inc, old, new);
     diff_pools(&mut inc, old, new);
@@ -145,7 +159,9 @@ fn diff_osds(inc: &mut Incremental, old: &OsdMap, new: &OsdMap, now: UTime) {
         if old_info.up_thru != info.up_thru {
             inc.new_up_thru.insert(osd, info.up_thru);
         }
-        if (old_info.last_clean_begin, old_info.last_clean_end) != (info.last_clean_begin, info.last_clean_end) {
+        if (old_info.last_clean_begin, old_info.last_clean_end)
+            != (info.last_clean_begin, info.last_clean_end)
+        {
             inc.new_last_clean_interval.insert(osd, (info.last_clean_begin, info.last_clean_end));
         }
         if old_info.lost_at != info.lost_at {
@@ -214,7 +230,8 @@ mod tests {
         let osd = 0..4u8;
         prop_oneof![
             (osd.clone(), 0..64u32).prop_map(|(o, s)| Edit::State(o, (s << 2) | state::EXISTS)),
-            (osd.clone(), prop_oneof![Just(0), Just(WEIGHT_IN), Just(0x8000)]).prop_map(|(o, w)| Edit::Weight(o, w)),
+            (osd.clone(), prop_oneof![Just(0), Just(WEIGHT_IN), Just(0x8000)])
+                .prop_map(|(o, w)| Edit::Weight(o, w)),
             (osd.clone(), 1..9u16).prop_map(|(o, p)| Edit::Boot(o, p)),
             osd.clone().prop_map(Edit::Down),
             (osd.clone(), 0..WEIGHT_IN).prop_map(|(o, a)| Edit::Affinity(o, a)),
@@ -228,7 +245,9 @@ mod tests {
 
     fn make(m: &mut OsdMap, e: &Edit) {
         match e {
-            Edit::State(o, s) => m.osd_state[*o as usize] = *s | (m.osd_state[*o as usize] & state::UP),
+            Edit::State(o, s) => {
+                m.osd_state[*o as usize] = *s | (m.osd_state[*o as usize] & state::UP)
+            }
             Edit::Weight(o, w) => {
                 m.osd_weight[*o as usize] = *w;
                 if *w != 0 {
@@ -285,7 +304,9 @@ mod tests {
         let mut moved = std::collections::BTreeSet::new();
         for e in edits {
             let osd = match e {
-                Edit::State(o, _) | Edit::Weight(o, _) | Edit::Boot(o, _) | Edit::Down(o) => Some(*o),
+                Edit::State(o, _) | Edit::Weight(o, _) | Edit::Boot(o, _) | Edit::Down(o) => {
+                    Some(*o)
+                }
                 Edit::Affinity(o, _) | Edit::UpThru(o, _) | Edit::Remove(o) => Some(*o),
                 _ => None,
             };

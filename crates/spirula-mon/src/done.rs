@@ -3,7 +3,8 @@
 //! A client that lost its monitor, or its answer, sends its request again with the same
 //! transaction id, perhaps to another monitor under another leader. The answers are part of the
 //! agreed state, so that the change is made once and the answer is the first one. Bounded by
-//! number and bytes, oldest out first; and by number for each client, so that none pushes out the answers of all others.
+//! number and bytes, oldest out first; and by number for each client, so that none pushes out the
+//! answers of all others.
 
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
@@ -92,7 +93,11 @@ impl DoneTable {
         let seq = self.rows.last_key_value().map_or(1, |(s, _)| s + 1);
         let client = done.global_id;
         self.put(seq, done);
-        let of_it = || self.by_request.range((client, 0, 0)..=(client, u16::MAX, u64::MAX)).map(|(_, seq)| *seq);
+        let of_it = || {
+            self.by_request
+                .range((client, 0, 0)..=(client, u16::MAX, u64::MAX))
+                .map(|(_, seq)| *seq)
+        };
         if of_it().count() > KEEP_OF_ONE
             && let Some(oldest) = of_it().min()
         {
@@ -130,14 +135,28 @@ mod tests {
         let mut t = DoneTable::default();
         for tid in 0..KEEP as u64 + 5 {
             let data = Bytes::from(vec![0; 10]);
-            t.push(Done { global_id: 7 + tid % 5, kind: 50, tid, ret: 0, rs: tid.to_string(), data });
+            t.push(Done {
+                global_id: 7 + tid % 5,
+                kind: 50,
+                tid,
+                ret: 0,
+                rs: tid.to_string(),
+                data,
+            });
         }
         assert_eq!(t.rows().len(), KEEP);
         assert!(t.find(7 + 4, 50, 4).is_none());
         assert_eq!(t.find(7, 50, 5).unwrap().rs, "5");
         assert!(t.find(8, 50, 5).is_none());
         assert_eq!(DoneTable::from_rows(t.rows().clone()), t);
-        let huge = Done { global_id: 1, kind: 1, tid: 1, ret: 0, rs: String::new(), data: vec![0; KEEP_BYTES].into() };
+        let huge = Done {
+            global_id: 1,
+            kind: 1,
+            tid: 1,
+            ret: 0,
+            rs: String::new(),
+            data: vec![0; KEEP_BYTES].into(),
+        };
         t.push(huge.clone());
         assert_eq!((t.rows().len(), t.find(1, 1, 1)), (1, Some(&huge)));
     }
@@ -145,7 +164,14 @@ mod tests {
     #[test]
     fn a_client_pushes_out_its_own_answers_only() {
         let mut t = DoneTable::default();
-        let of = |global_id, tid| Done { global_id, kind: 50, tid, ret: 0, rs: String::new(), data: Bytes::new() };
+        let of = |global_id, tid| Done {
+            global_id,
+            kind: 50,
+            tid,
+            ret: 0,
+            rs: String::new(),
+            data: Bytes::new(),
+        };
         t.push(of(6, 1));
         // The numbers of requests need not grow.
         (0..3 * KEEP as u64).rev().for_each(|tid| t.push(of(7, tid)));

@@ -22,17 +22,21 @@
 //! grace decides as ever. Nobody wins power by this: whoever lies has one word of those that are
 //! needed, as with the slow rule, where it can say of any silence that it is long enough.
 //!
-//! **What a word counts for.** Silence counts as it was when its reporter said so, never the time since: a word that the target lives may
-//! lie unread, here or at another monitor that stands still. So reporters repeat what they say, and whose word
-//! is too young is no witness yet and holds up nobody else's. A word does not count
+//! **What a word counts for.** Silence counts as it was when its reporter said so, never the time
+//! since: a word that the target lives may lie unread, here or at another monitor that stands
+//! still. So reporters repeat what they say, and whose word is too young is no witness yet and
+//! holds up nobody else's. A word does not count
 //!
-//! * from whom this monitor's side did not hear itself until just now ([`Beacons::is_settled`]): it was cut off, or stood still;
-//! * for [`UNREAD`] after this monitor stood still ([`OsdTracker::ran`]), for what it did not read may take the word back;
-//! * for [`SETTLES`] after this monitor began to lead others, if it is no quick one: it may have been said in a part of the cluster that
-//!   was cut off with its monitor. A reporter that misses most of the others gives no quick word (`spirula-osd`, `peers`).
+//! * from whom this monitor's side did not hear itself until just now ([`Beacons::is_settled`]): it
+//!   was cut off, or stood still;
+//! * for [`UNREAD`] after this monitor stood still ([`OsdTracker::ran`]), for what it did not read
+//!   may take the word back;
+//! * for [`SETTLES`] after this monitor began to lead others, if it is no quick one: it may have
+//!   been said in a part of the cluster that was cut off with its monitor. A reporter that misses
+//!   most of the others gives no quick word (`spirula-osd`, `peers`).
 //!
-//! The OSDs say nothing of a silence that was their own (`spirula-osd`, `patience`, "Apart"). What another monitor keeps for the next
-//! leader is each reporter's last word (`Mon::supersede`).
+//! The OSDs say nothing of a silence that was their own (`spirula-osd`, `patience`, "Apart"). What
+//! another monitor keeps for the next leader is each reporter's last word (`Mon::supersede`).
 //!
 //! **Gone.** A report may say that the target's process is gone. Then the map says so
 //! (`dead_epoch`), and the next primaries do not wait for the read leases that it held. The
@@ -69,11 +73,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// `laggy_probability` of 1.
 const CERTAIN: f64 = u32::MAX as f64;
 
-/// Seconds after which a word of an unusual silence that was not repeated counts no more; it is repeated at least every two.
+/// Seconds after which a word of an unusual silence that was not repeated counts no more; it is
+/// repeated at least every two.
 const QUICK_FRESH: f64 = 3.0;
-/// A monitor that did not run for more than so many seconds has not read what was said meanwhile, and takes as many to read it.
+/// A monitor that did not run for more than so many seconds has not read what was said meanwhile,
+/// and takes as many to read it.
 const UNREAD: f64 = 0.5;
-/// Seconds for which one that leads others from now on is told of silence that was none: as `patience::SETTLES` of OSDs.
+/// Seconds for which one that leads others from now on is told of silence that was none: as
+/// `patience::SETTLES` of OSDs.
 const SETTLES: f64 = 2.0;
 /// Seconds without any connection after which an OSD counts as silent to its monitors.
 const GONE_QUIET: f64 = 0.75;
@@ -89,7 +96,8 @@ pub struct OsdTracker {
     down_since: BTreeMap<OsdId, UTime>,
     /// Open connections by OSD.
     open: BTreeMap<OsdId, u32>,
-    /// OSDs that may not come up because others do not understand them, and in which words that was said.
+    /// OSDs that may not come up because others do not understand them, and in which words that was
+    /// said.
     pub(crate) refused: BTreeMap<OsdId, String>,
     /// Who says that it runs.
     pub(crate) beacons: Beacons,
@@ -108,7 +116,12 @@ impl OsdTracker {
     }
 
     /// OSDs went down; those in `up` are up.
-    pub(crate) fn went_down(&mut self, osds: impl Iterator<Item = OsdId>, up: &BTreeSet<OsdId>, now: UTime) {
+    pub(crate) fn went_down(
+        &mut self,
+        osds: impl Iterator<Item = OsdId>,
+        up: &BTreeSet<OsdId>,
+        now: UTime,
+    ) {
         self.down_since.retain(|o, _| !up.contains(o));
         self.down_since.extend(osds.map(|o| (o, now)));
     }
@@ -142,12 +155,14 @@ impl OsdTracker {
         }
     }
 
-    /// This monitor runs; for how long it had not, in seconds. What it then has to read first may say that who was silent is not.
+    /// This monitor runs; for how long it had not, in seconds. What it then has to read first may
+    /// say that who was silent is not.
     pub(crate) fn ran(&mut self, now: UTime) -> f64 {
         let stood = self.beacons.ran(now);
         // Not for ever, where it runs by fits and starts.
         if stood > UNREAD && seconds_between(self.judges_from, now) >= UNREAD {
-            self.judges_from = UTime::from_nanos(now.as_nanos().saturating_add((UNREAD * 1e9) as u64));
+            self.judges_from =
+                UTime::from_nanos(now.as_nanos().saturating_add((UNREAD * 1e9) as u64));
         }
         stood
     }
@@ -156,7 +171,11 @@ impl OsdTracker {
     pub(crate) fn new_leader(&mut self, map: &OsdMap, now: UTime) {
         self.failures.clear();
         self.pairs.new_leader();
-        self.lost = map.osds().filter(|o| map.is_up(*o) && !self.open.contains_key(o)).map(|o| (o, now)).collect();
+        self.lost = map
+            .osds()
+            .filter(|o| map.is_up(*o) && !self.open.contains_key(o))
+            .map(|o| (o, now))
+            .collect();
     }
 
     pub(crate) fn forget(&mut self, osd: OsdId) {
@@ -191,7 +210,8 @@ pub fn down_refusal(state: &State, map: &OsdMap, osd: OsdId) -> Option<&'static 
 /// mark was wrong; else it was started anew, which speaks for it.
 pub(crate) fn note_return(work: &mut Work, osd: OsdId, lived: bool) {
     let old = work.osd().xinfo(osd).copied().unwrap_or_default();
-    if old.down_stamp.is_zero() || (!lived && old.laggy_interval == 0 && old.laggy_probability == 0) {
+    if old.down_stamp.is_zero() || (!lived && old.laggy_interval == 0 && old.laggy_probability == 0)
+    {
         return;
     }
     let weight = work.state.option_f64("mon_osd_laggy_weight").clamp(0.0, 1.0);
@@ -222,8 +242,8 @@ fn earned(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
     wrong(state, x, now) * f64::from(x.laggy_interval)
 }
 
-/// The share, 0 to 1, of what lies between the patience of `reporter` and the grace that is waited for, too: the target was
-/// wrongly down before, or the reporter was.
+/// The share, 0 to 1, of what lies between the patience of `reporter` and the grace that is waited
+/// for, too: the target was wrongly down before, or the reporter was.
 fn share_of_grace(state: &State, map: &OsdMap, target: OsdId, reporter: OsdId, now: UTime) -> f64 {
     if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
         return 0.0;
@@ -232,8 +252,8 @@ fn share_of_grace(state: &State, map: &OsdMap, target: OsdId, reporter: OsdId, n
     (of(target) + of(reporter)).min(1.0)
 }
 
-/// Seconds that `target` may be silent to `reporter`: more for one that was often wrongly down, and more if the reporter was, since
-/// then the fault may be with it.
+/// Seconds that `target` may be silent to `reporter`: more for one that was often wrongly down, and
+/// more if the reporter was, since then the fault may be with it.
 fn grace_of(state: &State, map: &OsdMap, target: OsdId, reporter: OsdId, now: UTime) -> f64 {
     let grace = state.option_f64("osd_heartbeat_grace");
     if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
@@ -263,8 +283,9 @@ impl Mon {
             return;
         }
         let silent_ms = if heard { r.failed_for_ms } else { 0 };
-        let silent_since =
-            UTime::from_nanos(self.steady.as_nanos().saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let silent_since = UTime::from_nanos(
+            self.steady.as_nanos().saturating_sub(silent_ms.saturating_mul(1_000_000)),
+        );
         let refused = r.refused.then_some(r.gone);
         let usual = f64::from(r.patience_ms.0) / 1000.0;
         // An earlier release does not say for how long; then it is as long as usual, at least.
@@ -286,7 +307,8 @@ impl Mon {
     /// Counts what a reporter says of silence?
     fn hears_of_silence(&self, r: &OsdFailureReport) -> bool {
         // Alone it was cut off from no other monitor.
-        let new = self.state.monmap.mons.len() > 1 && seconds_between(self.judging_since, self.steady) < SETTLES;
+        let new = self.state.monmap.mons.len() > 1
+            && seconds_between(self.judging_since, self.steady) < SETTLES;
         let quick = r.patience_ms.0 > 0;
         (quick || !new) && self.osds.beacons.is_settled(r.reporter, self.steady)
     }
@@ -300,8 +322,8 @@ impl Mon {
             self.osds.failures.remove(&target);
             return;
         }
-        // A reporter that is down itself may be the one that is cut off. One that does not repeat what it said has heard the target
-        // again, and its word of that was lost with a connection.
+        // A reporter that is down itself may be the one that is cut off. One that does not repeat
+        // what it said has heard the target again, and its word of that was lost with a connection.
         reports.retain(|osd, w| map.is_up(*osd) && w.is_fresh(now));
         let fast = work.state.option_bool("osd_fast_fail_on_connection_refused");
         let refused: BTreeMap<OsdId, bool> = reports
@@ -310,7 +332,8 @@ impl Mon {
             .filter_map(|(osd, w)| Some((*osd, w.refused?)))
             .collect();
         if let Some(first) = refused.keys().next() {
-            let (have, needed) = witnesses(&work.state, map, target, &refused.keys().copied().collect());
+            let (have, needed) =
+                witnesses(&work.state, map, target, &refused.keys().copied().collect());
             if (have >= needed || !self.osds.open.contains_key(&target))
                 && down_refusal(&work.state, map, target).is_none()
             {
@@ -331,18 +354,23 @@ impl Mon {
             return;
         }
         let said: BTreeMap<OsdId, f64> = reports.iter().map(|(osd, w)| (*osd, w.silent)).collect();
-        // When a switch is away all OSDs may report all others: nothing is worked out that cannot count.
+        // When a switch is away all OSDs may report all others: nothing is worked out that cannot
+        // count.
         if mute {
             let of = |w: &Word| w.mute.filter(|_| seconds_between(w.said, now) <= QUICK_FRESH);
-            let quick: BTreeMap<OsdId, Mute> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
+            let quick: BTreeMap<OsdId, Mute> =
+                reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
             if !quick.is_empty() && self.judge_quick(target, &quick, work) {
                 return;
             }
         }
         let map = work.osd();
         let due = |osd: &OsdId| grace_of(&work.state, map, target, *osd, self.now);
-        let ripe =
-            said.into_iter().map(|(osd, silent)| (osd, (silent, due(&osd)))).filter(|(_, w)| w.0 >= w.1).collect();
+        let ripe = said
+            .into_iter()
+            .map(|(osd, silent)| (osd, (silent, due(&osd))))
+            .filter(|(_, w)| w.0 >= w.1)
+            .collect();
         if let Some(why) = enough(&work.state, map, target, &ripe) {
             work.info(format!("osd.{target} failed ({why})"));
             mark_down(work, target);
@@ -350,15 +378,26 @@ impl Mon {
         }
     }
 
-    /// Marks `target` down, which its monitor misses, too, if enough of its peers have missed it for longer than is usual. `quick`
-    /// says of each reporter for how long it has missed it, and how long is usual.
-    fn judge_quick(&mut self, target: OsdId, quick: &BTreeMap<OsdId, Mute>, work: &mut Work) -> bool {
+    /// Marks `target` down, which its monitor misses, too, if enough of its peers have missed it
+    /// for longer than is usual. `quick` says of each reporter for how long it has missed it, and
+    /// how long is usual.
+    fn judge_quick(
+        &mut self,
+        target: OsdId,
+        quick: &BTreeMap<OsdId, Mute>,
+        work: &mut Work,
+    ) -> bool {
         let map = work.osd();
         let most = work.state.option_f64("osd_heartbeat_grace");
         let due = |osd: OsdId, usual: f64| {
-            usual + share_of_grace(&work.state, map, target, osd, self.now) * (most - usual).max(0.0)
+            usual
+                + share_of_grace(&work.state, map, target, osd, self.now) * (most - usual).max(0.0)
         };
-        let ripe = quick.iter().map(|(o, m)| (*o, (m.silent, due(*o, m.usual)))).filter(|(_, w)| w.0 >= w.1).collect();
+        let ripe = quick
+            .iter()
+            .map(|(o, m)| (*o, (m.silent, due(*o, m.usual))))
+            .filter(|(_, w)| w.0 >= w.1)
+            .collect();
         let Some(why) = enough(&work.state, map, target, &ripe) else { return false };
         work.info(format!("osd.{target} failed ({why}, and no word to its monitor)"));
         mark_down(work, target);
@@ -384,9 +423,12 @@ impl Mon {
         let grace = work.state.option_f64("osd_heartbeat_grace");
         // Once for each: a host that fails is missed by all OSDs there are.
         let enough = |(osd, words): (&OsdId, &BTreeMap<OsdId, Word>)| {
-            // Who says again and again that it has only just begun to miss it leaves the decision to nobody.
-            let old = words.iter().filter(|(_, w)| seconds_between(w.silent_since, self.steady) >= grace);
-            let (have, needed) = witnesses(&work.state, map, *osd, &old.map(|(by, _)| *by).collect());
+            // Who says again and again that it has only just begun to miss it leaves the decision
+            // to nobody.
+            let old =
+                words.iter().filter(|(_, w)| seconds_between(w.silent_since, self.steady) >= grace);
+            let (have, needed) =
+                witnesses(&work.state, map, *osd, &old.map(|(by, _)| *by).collect());
             (have >= needed).then_some(*osd)
         };
         let missed: BTreeSet<OsdId> = self.osds.failures.iter().filter_map(enough).collect();
@@ -394,7 +436,9 @@ impl Mon {
         pairs.retain(|(a, b), _| map.is_up(*a) && map.is_up(*b));
         let (all, up, _) = map.osd_counts();
         let least = work.state.option_f64("mon_osd_min_up_ratio") * f64::from(all);
-        let may = |osd: OsdId, more: usize| held_up(map, osd).is_none() && f64::from(up) - more as f64 >= least;
+        let may = |osd: OsdId, more: usize| {
+            held_up(map, osd).is_none() && f64::from(up) - more as f64 >= least
+        };
         let unread = self.osds.judges_from > self.steady;
         let taken = if unread { Vec::new() } else { self.osds.pairs.judge(map, &pairs, &may) };
         let texts: Vec<String> = taken
@@ -404,8 +448,10 @@ impl Mon {
                 let other = if two.0 == *osd { two.1 } else { two.0 };
                 let (seconds, n) = (seconds_between(p.since, self.steady), p.waiting);
                 Some(format!(
-                    "osd.{osd} marked down: it and osd.{other} have not heard each other for {seconds:.1} s, {n} requests \
-                     wait for that, and its loss stops least; it may come back when it hears all that are up"
+                    "osd.{osd} marked down: it and osd.{other} have not heard each other for \
+                        {seconds:.1} s, {n} requests \
+                     wait for that, and its loss stops least; it may come back when it hears all \
+                     that are up"
                 ))
             })
             .collect();
@@ -444,7 +490,9 @@ impl Mon {
                 _ => continue,
             };
             if down_refusal(&work.state, work.osd(), osd).is_none() {
-                work.info(format!("osd.{osd} marked down: no connection for {silent:.0} s and {why}"));
+                work.info(format!(
+                    "osd.{osd} marked down: no connection for {silent:.0} s and {why}"
+                ));
                 mark_down(work, osd);
                 self.osds.forget(osd);
                 // One loss is judged once.
@@ -466,7 +514,8 @@ impl Mon {
             seconds_between(down, self.steady)
         };
         let patience = |map: &OsdMap, o: OsdId| {
-            let more = map.xinfo(o).filter(|_| adjust).map_or(0.0, |x| earned(&work.state, x, self.now));
+            let more =
+                map.xinfo(o).filter(|_| adjust).map_or(0.0, |x| earned(&work.state, x, self.now));
             interval + more
         };
         let due: Vec<OsdId> = map
@@ -481,7 +530,9 @@ impl Mon {
         for osd in due {
             let map = work.osd();
             let (all, _, r#in) = map.osd_counts();
-            if f64::from(r#in) / f64::from(all.max(1)) < work.state.option_f64("mon_osd_min_in_ratio") {
+            if f64::from(r#in) / f64::from(all.max(1))
+                < work.state.option_f64("mon_osd_min_in_ratio")
+            {
                 return;
             }
             if subtree_is_down(map, osd, &limit) {
@@ -494,8 +545,14 @@ impl Mon {
     }
 }
 
-/// If those who have missed `target` for long enough, and for how long each, and how long is enough, suffice to mark it down: why.
-fn enough(state: &State, map: &OsdMap, target: OsdId, ripe: &BTreeMap<OsdId, (f64, f64)>) -> Option<String> {
+/// If those who have missed `target` for long enough, and for how long each, and how long is
+/// enough, suffice to mark it down: why.
+fn enough(
+    state: &State,
+    map: &OsdMap,
+    target: OsdId,
+    ripe: &BTreeMap<OsdId, (f64, f64)>,
+) -> Option<String> {
     let (have, needed) = witnesses(state, map, target, &ripe.keys().copied().collect());
     if have < needed || down_refusal(state, map, target).is_some() {
         return None;
@@ -505,10 +562,15 @@ fn enough(state: &State, map: &OsdMap, target: OsdId, ripe: &BTreeMap<OsdId, (f6
     Some(format!("{have} reporters after {silent:.6} >= grace {grace:.6}"))
 }
 
-/// How many independent witnesses `reporters` are, and how many are needed. Reporters in one subtree of type
-/// `mon_osd_reporter_subtree_level` count once; where the cluster has too few such subtrees for what is wanted, every OSD
-/// counts.
-fn witnesses(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>) -> (usize, usize) {
+/// How many independent witnesses `reporters` are, and how many are needed. Reporters in one
+/// subtree of type `mon_osd_reporter_subtree_level` count once; where the cluster has too few such
+/// subtrees for what is wanted, every OSD counts.
+fn witnesses(
+    state: &State,
+    map: &OsdMap,
+    target: OsdId,
+    reporters: &BTreeSet<OsdId>,
+) -> (usize, usize) {
     let wanted = state.option_u64("mon_osd_min_down_reporters").max(1) as usize;
     let level = state.option("mon", "mon_osd_reporter_subtree_level");
     let others: Vec<OsdId> = map.osds().filter(|o| *o != target && map.is_up(*o)).collect();

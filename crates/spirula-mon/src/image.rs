@@ -14,10 +14,10 @@
 //! Assumes that a synced write survives and that an unsynced one may be torn at any byte. So a
 //! bad record with nothing valid after it is the torn tail of a batch nobody was told of, and
 //! is cut off; a bad record with a valid one, or its own mark, after it is damage, and refused with
-//! its offset: what it held was acknowledged, a vote perhaps, and must not be forgotten. The mark is
-//! written as soon as its record is synced, and synced itself with what is written next or when the
-//! store is closed. So rot in the last record passes for a torn write only where the machine lost
-//! power in the moment between.
+//! its offset: what it held was acknowledged, a vote perhaps, and must not be forgotten. The mark
+//! is written as soon as its record is synced, and synced itself with what is written next or when
+//! the store is closed. So rot in the last record passes for a torn write only where the machine
+//! lost power in the moment between.
 
 use spirula_encoding::{Decoder, Encoder, crc::crc32c};
 use spirula_quorum::{Entry, HardState, MemberId, Persist, Snapshot};
@@ -118,7 +118,10 @@ fn read_header(part: Part, data: &[u8], magic: &[u8; 8]) -> Result<(Uuid, u64), 
         return Err(corrupt("the header's checksum does not match"));
     }
     if !(OLDEST..=FORMAT).contains(&format) {
-        return Err(ImageError::Foreign(part, format!("has format {format}, this version reads {FORMAT}")));
+        return Err(ImageError::Foreign(
+            part,
+            format!("has format {format}, this version reads {FORMAT}"),
+        ));
     }
     Ok((fsid, seq))
 }
@@ -142,7 +145,8 @@ pub fn log_file(fsid: Uuid, base: u64) -> Vec<u8> {
 /// The log file that belongs to `stored`'s snapshot, in place of a stale one.
 pub fn fresh_log(stored: &Stored) -> Vec<u8> {
     let mut out = log_file(stored.identity.fsid, stored.seq);
-    let all = Persist { number: 0, hard: stored.hard, snapshot: None, entries: stored.entries.clone() };
+    let all =
+        Persist { number: 0, hard: stored.hard, snapshot: None, entries: stored.entries.clone() };
     out.extend_from_slice(&record(stored.seq + 1, stored.identity.member, &[&all]));
     out
 }
@@ -212,7 +216,10 @@ fn splice(log: &mut Vec<Entry>, new: Vec<Entry>) -> Result<(), String> {
         if let Some(last) = log.last()
             && (e.index != last.index + 1 || e.term < last.term)
         {
-            return Err(format!("entry {} of term {} follows {} of {}", e.index, e.term, last.index, last.term));
+            return Err(format!(
+                "entry {} of term {} follows {} of {}",
+                e.index, e.term, last.index, last.term
+            ));
         }
         log.push(e);
     }
@@ -237,7 +244,8 @@ pub fn read(snapshot: &[u8], log: Option<&[u8]>) -> Result<Stored, ImageError> {
         return Err(ImageError::Foreign(Part::Log, format!("belongs to cluster {fsid}")));
     }
     if base > snapshot_seq {
-        let why = format!("it ends at record {snapshot_seq}, but the log starts after record {base}");
+        let why =
+            format!("it ends at record {snapshot_seq}, but the log starts after record {base}");
         return Err(ImageError::Corrupt(Part::Snapshot, 0, why));
     }
     replay(log, base, snapshot_seq, &mut stored)?;
@@ -287,7 +295,12 @@ fn read_snapshot(data: &[u8]) -> Result<(Stored, u64), ImageError> {
     parse().map(|s| (s, seq)).map_err(|e| corrupt(e.to_string()))
 }
 
-fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Result<(), ImageError> {
+fn replay(
+    data: &[u8],
+    base: u64,
+    snapshot_seq: u64,
+    stored: &mut Stored,
+) -> Result<(), ImageError> {
     let corrupt = |offset: usize, why: String| ImageError::Corrupt(Part::Log, offset as u64, why);
     let (mut at, mut seq, mut marked) = (HEADER, base, false);
     while at < data.len() {
@@ -296,13 +309,15 @@ fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Res
             continue;
         }
         let Some((found, body, next)) = record_at(data, at) else {
-            let proof = |p: usize| record_at(data, p).map(|(s, _, _)| s).or_else(|| mark_at(data, p));
+            let proof =
+                |p: usize| record_at(data, p).map(|(s, _, _)| s).or_else(|| mark_at(data, p));
             let later = (at + 1..data.len()).find(|&p| proof(p).is_some_and(|s| s > seq));
             match later {
                 None => break,
                 Some(p) => {
                     let why = format!(
-                        "bad record after record {seq}, which was acknowledged: what follows at offset {p} says so"
+                        "bad record after record {seq}, which was acknowledged: what follows at \
+                            offset {p} says so"
                     );
                     return Err(corrupt(at, why));
                 }
@@ -325,11 +340,16 @@ fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Res
     if seq < snapshot_seq {
         // Synced records are gone. The snapshot holds what they said, but records behind a
         // gap would be refused at the next start.
-        return Err(corrupt(at, format!("it ends at record {seq}, before the snapshot's {snapshot_seq}")));
+        return Err(corrupt(
+            at,
+            format!("it ends at record {seq}, before the snapshot's {snapshot_seq}"),
+        ));
     }
     stored.log_stale = base < snapshot_seq;
     if stored.log_stale && seq > snapshot_seq {
-        let why = format!("records after {snapshot_seq} follow in a log that the snapshot should have replaced");
+        let why = format!(
+            "records after {snapshot_seq} follow in a log that the snapshot should have replaced"
+        );
         return Err(corrupt(HEADER, why));
     }
     (stored.seq, stored.log_end, stored.marked) = (seq, at as u64, marked);

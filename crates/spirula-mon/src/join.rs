@@ -28,8 +28,8 @@ const PREFIX: &str = "spirula1-";
 const TOKEN_MAX: usize = 4096;
 /// Longest sealed request or answer read, bytes of its text.
 const SEALED_MAX: usize = 64 << 10;
-/// Where the names are, among the `config-key` values, that tokens gave to monitors that have not come in yet; each with
-/// what [`given_by`] says.
+/// Where the names are, among the `config-key` values, that tokens gave to monitors that have not
+/// come in yet; each with what [`given_by`] says.
 pub const MON_NAMES: &str = "spirula/mon-name/";
 
 /// Most OSDs that one request brings.
@@ -41,7 +41,9 @@ const USER: &str = "client.join-";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// It is no token at all.
-    #[error("this is no join token; it begins with {PREFIX} and is printed by 'spirula token create'")]
+    #[error(
+        "this is no join token; it begins with {PREFIX} and is printed by 'spirula token create'"
+    )]
     NoToken,
     /// A part is missing or changed.
     #[error("the join token is damaged: copy all of it")]
@@ -79,7 +81,8 @@ impl Token {
     }
 }
 
-/// What is kept of a name that a token gave: until when (as long as the token lasts), and the token's id.
+/// What is kept of a name that a token gave: until when (as long as the token lasts), and the
+/// token's id.
 pub fn given_by(until: UTime, token: &str) -> String {
     format!("{} {token}", until.as_nanos())
 }
@@ -116,7 +119,10 @@ impl FromStr for Token {
 
     fn from_str(text: &str) -> Result<Self, JoinError> {
         let text = text.trim();
-        let body = text.strip_prefix(PREFIX).filter(|_| text.len() <= TOKEN_MAX).ok_or(JoinError::NoToken)?;
+        let body = text
+            .strip_prefix(PREFIX)
+            .filter(|_| text.len() <= TOKEN_MAX)
+            .ok_or(JoinError::NoToken)?;
         let pad = "=".repeat((4 - body.len() % 4) % 4);
         let body = Zeroizing::new(body.replace('-', "+").replace('_', "/") + &pad);
         let bytes = Zeroizing::new(base64_decode(&body).ok_or(JoinError::Damaged)?);
@@ -260,7 +266,10 @@ fn seal<T: Encode>(key: &CryptoKey, usage: Usage, value: &T, entropy: &mut dyn E
 
 fn open<T: Decode>(key: &CryptoKey, usage: Usage, text: &str) -> Result<T, JoinError> {
     let text = text.trim();
-    let cipher = Some(text).filter(|t| t.len() <= SEALED_MAX).and_then(base64_decode).ok_or(JoinError::NotSealed)?;
+    let cipher = Some(text)
+        .filter(|t| t.len() <= SEALED_MAX)
+        .and_then(base64_decode)
+        .ok_or(JoinError::NotSealed)?;
     let plain = key.decrypt(usage, &cipher).ok_or(JoinError::NotSealed)?;
     spirula_encoding::from_slice(&plain).map_err(|e| JoinError::Malformed(e.to_string()))
 }
@@ -349,7 +358,12 @@ mod tests {
 
     fn token() -> Token {
         let at = |t: &str| AddrVec::one(EntityAddr::v2(t.parse().unwrap(), 0));
-        Token { fsid: Uuid([7; 16]), mons: vec![at("10.0.0.1:3300"), at("[fd00::1]:3300")], cephx: true, key: key(3) }
+        Token {
+            fsid: Uuid([7; 16]),
+            mons: vec![at("10.0.0.1:3300"), at("[fd00::1]:3300")],
+            cephx: true,
+            key: key(3),
+        }
     }
 
     fn zeros() -> impl FnMut(&mut [u8]) {
@@ -387,7 +401,11 @@ mod tests {
         let sealed = request.seal(&key(3), &mut zeros());
         assert_eq!(Request::open(&key(3), &sealed), Ok(request));
         assert_eq!(Request::open(&key(4), &sealed), Err(JoinError::NotSealed));
-        assert_eq!(Answer::open(&key(3), [1; 16], &sealed), Err(JoinError::NotSealed), "a request is no answer");
+        assert_eq!(
+            Answer::open(&key(3), [1; 16], &sealed),
+            Err(JoinError::NotSealed),
+            "a request is no answer"
+        );
         let answer = Answer {
             nonce: [1; 16],
             fsid: Uuid([7; 16]),
@@ -402,7 +420,11 @@ mod tests {
         let mut raw = base64_decode(&sealed).unwrap();
         for i in 0..raw.len() {
             raw[i] ^= 1;
-            assert_eq!(Answer::open(&key(3), [1; 16], &base64_encode(&raw)), Err(JoinError::NotSealed), "bit in {i}");
+            assert_eq!(
+                Answer::open(&key(3), [1; 16], &base64_encode(&raw)),
+                Err(JoinError::NotSealed),
+                "bit in {i}"
+            );
             raw[i] ^= 1;
         }
     }

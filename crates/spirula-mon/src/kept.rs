@@ -1,4 +1,5 @@
-//! Encoded maps that are kept, by epoch, with what they weigh: how many bytes the maps of a range have is known without a walk over them.
+//! Encoded maps that are kept, by epoch, with what they weigh: how many bytes the maps of a range
+//! have is known without a walk over them.
 //!
 //! Epochs are put in in their order; any may go.
 
@@ -20,7 +21,8 @@ struct Kept {
 pub struct KeptMaps(BTreeMap<Epoch, Kept>);
 
 impl KeptMaps {
-    /// Puts the map of `epoch` in. One that is older than the newest, or there already, is weighed anew with all that follow it.
+    /// Puts the map of `epoch` in. One that is older than the newest, or there already, is weighed
+    /// anew with all that follow it.
     pub fn insert(&mut self, epoch: Epoch, bytes: Bytes) {
         let before = self.0.range(..epoch).next_back().map_or(0, |(_, k)| k.up_to);
         self.0.insert(epoch, Kept { bytes, up_to: before });
@@ -39,14 +41,18 @@ impl KeptMaps {
     /// Lets go of those in `range`.
     pub fn forget(&mut self, range: impl RangeBounds<Epoch>) {
         let from = range.start_bound().cloned();
-        while let Some(epoch) = self.0.range((from, range.end_bound().cloned())).next().map(|(e, _)| *e) {
+        while let Some(epoch) =
+            self.0.range((from, range.end_bound().cloned())).next().map(|(e, _)| *e)
+        {
             self.0.remove(&epoch);
         }
     }
 
     /// Bytes of those from an epoch on.
     pub fn bytes_from(&self, range: RangeFrom<Epoch>) -> u64 {
-        let (Some((_, first)), Some((_, last))) = (self.0.range(range).next(), self.0.last_key_value()) else {
+        let (Some((_, first)), Some((_, last))) =
+            (self.0.range(range).next(), self.0.last_key_value())
+        else {
             return 0;
         };
         last.up_to - first.up_to + first.bytes.len() as u64
@@ -63,8 +69,12 @@ impl KeptMaps {
     }
 
     /// Epochs and maps within bounds, in order.
-    pub fn range(&self, range: impl RangeBounds<Epoch>) -> impl DoubleEndedIterator<Item = (&Epoch, &Bytes)> {
-        let bounds: (Bound<Epoch>, Bound<Epoch>) = (range.start_bound().cloned(), range.end_bound().cloned());
+    pub fn range(
+        &self,
+        range: impl RangeBounds<Epoch>,
+    ) -> impl DoubleEndedIterator<Item = (&Epoch, &Bytes)> {
+        let bounds: (Bound<Epoch>, Bound<Epoch>) =
+            (range.start_bound().cloned(), range.end_bound().cloned());
         self.0.range(bounds).map(|(e, k)| (e, &k.bytes))
     }
 

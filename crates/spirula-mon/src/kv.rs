@@ -1,7 +1,8 @@
 //! config-keys, and what is known of the crash reports among them.
 //!
-//! Reports are users' bytes, up to some megabytes. The cluster's health is looked at every second and at each `ceph status`, so what it
-//! needs of a report is read from it once, when its key is set, and kept beside: a little for each, whatever the report has.
+//! Reports are users' bytes, up to some megabytes. The cluster's health is looked at every second
+//! and at each `ceph status`, so what it needs of a report is read from it once, when its key is
+//! set, and kept beside: a little for each, whatever the report has.
 
 use crate::commands::crash::{self, Noted};
 use bytes::Bytes;
@@ -53,7 +54,8 @@ impl Deref for Kv {
 
 impl From<BTreeMap<String, Bytes>> for Kv {
     fn from(all: BTreeMap<String, Bytes>) -> Self {
-        let known = all.iter().filter_map(|(k, v)| Some((crash::id_of(k)?.to_owned(), Noted::of(v)?)));
+        let known =
+            all.iter().filter_map(|(k, v)| Some((crash::id_of(k)?.to_owned(), Noted::of(v)?)));
         let crashes = Arc::new(known.collect());
         Self { all, crashes }
     }

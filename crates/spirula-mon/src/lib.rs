@@ -19,7 +19,10 @@
 //! It never sees data, and it does not decide what a PG does: only which PGs exist, where
 //! they belong, and who is up.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")
+)]
 
 mod absent;
 mod access;

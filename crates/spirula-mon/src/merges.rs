@@ -9,8 +9,8 @@
 //! | `pg_num` = `pg_num_pending` | both primaries say, with the newest map, that they are ready, on the same OSDs |
 //! | `pg_num_pending` = `pg_num` | they were not ready in [`PATIENCE`], or cannot become it: clients wait meanwhile |
 //!
-//! Field names, and what clients see, are Ceph's (there the manager steps). Only what the primaries say
-//! is remembered here, and that not durably: they repeat it.
+//! Field names, and what clients see, are Ceph's (there the manager steps). Only what the primaries
+//! say is remembered here, and that not durably: they repeat it.
 //!
 //! A merge that is begun and given up holds up writes for nothing. So a primary's word counts only
 //! while it is repeated, until it is taken back, and only if it is later than the last change of
@@ -30,7 +30,8 @@ use std::sync::Arc;
 
 /// Seconds that a merge may be pending.
 const PATIENCE: f64 = 5.0;
-/// Seconds until the next try after the first that was given up; twice as many after each further one,
+/// Seconds until the next try after the first that was given up; twice as many after each further
+/// one,
 const PAUSE: f64 = 10.0;
 /// up to this often.
 const DOUBLINGS: u32 = 5;
@@ -75,15 +76,18 @@ fn pair(pool: PoolId, n: u32) -> (PgId, PgId) {
     (PgId::new(pool, n), PgId::new(pool, hash::stable_mod(n, n, hash::mask_for(n))))
 }
 
-/// The acting set of both PGs, if they are placed alike and as CRUSH wants them, on as many OSDs as the pool asks for.
+/// The acting set of both PGs, if they are placed alike and as CRUSH wants them, on as many OSDs as
+/// the pool asks for.
 fn together(map: &OsdMap, (source, target): (PgId, PgId), size: u8) -> Option<Vec<OsdId>> {
     let (at, to) = (map.pg_to_up_acting(source), map.pg_to_up_acting(target));
     let whole = at.acting.iter().filter(|o| **o != OSD_NONE).count() >= usize::from(size);
-    (at.acting == to.acting && at.up == at.acting && to.up == to.acting && whole).then_some(at.acting)
+    (at.acting == to.acting && at.up == at.acting && to.up == to.acting && whole)
+        .then_some(at.acting)
 }
 
 impl MergeTracker {
-    /// From this epoch on the two PGs have another interval: what was said of the one before is over.
+    /// From this epoch on the two PGs have another interval: what was said of the one before is
+    /// over.
     fn begin_anew(&mut self, (source, target): (PgId, PgId), epoch: Epoch) {
         for pg in [source, target] {
             self.words.remove(&pg);
@@ -101,16 +105,22 @@ impl MergeTracker {
         map: &OsdMap,
     ) -> Option<(&MergeWord, &MergeWord)> {
         let (s, t) = (self.words.get(&source)?, self.words.get(&target)?);
-        let since = [source, target].iter().filter_map(|pg| self.since.get(pg)).max().copied().unwrap_or(0);
+        let since =
+            [source, target].iter().filter_map(|pg| self.since.get(pg)).max().copied().unwrap_or(0);
         let acting = together(map, (source, target), size)?;
         // Whoever started since then may lack something.
         let members = acting.iter().filter(|o| **o != OSD_NONE);
-        let started = members.filter_map(|o| Some(map.osd_info.get(usize::try_from(*o).ok()?)?.up_from)).max();
+        let started = members
+            .filter_map(|o| Some(map.osd_info.get(usize::try_from(*o).ok()?)?.up_from))
+            .max();
         // Being ready counts only with the very map that is to be changed.
         let least = if ready { map.epoch } else { since.max(started.unwrap_or(0)) };
         let fits = |s: &Said| {
             let w = &s.word;
-            w.ready == ready && w.epoch >= least && w.acting == acting && seconds_between(s.at, now) < FRESH
+            w.ready == ready
+                && w.epoch >= least
+                && w.acting == acting
+                && seconds_between(s.at, now) < FRESH
         };
         (fits(s) && fits(t)).then_some((&s.word, &t.word))
     }
@@ -139,7 +149,8 @@ impl Mon {
     /// Begins, finishes or gives up merges. One step a pool at most.
     pub(crate) fn step_merges(&mut self, work: &mut Work) {
         let shrinking = |p: &PgPool| p.pg_num_target < p.pg_num || p.pg_num_pending < p.pg_num;
-        let pools: Vec<PoolId> = work.osd().pools.iter().filter(|(_, p)| shrinking(p)).map(|(id, _)| *id).collect();
+        let pools: Vec<PoolId> =
+            work.osd().pools.iter().filter(|(_, p)| shrinking(p)).map(|(id, _)| *id).collect();
         let t = &mut self.merges;
         if pools.is_empty() {
             *t = MergeTracker::default();
@@ -186,7 +197,9 @@ impl Mon {
                 t.pending.remove(&id);
                 t.given_up.remove(&id);
                 // The next one at once, if nothing stands against it.
-                if pool.pg_num_target < n && t.both(pair(id, n - 1), false, size, now, map).is_some() {
+                if pool.pg_num_target < n
+                    && t.both(pair(id, n - 1), false, size, now, map).is_some()
+                {
                     pool.pg_num_pending = n - 1;
                     t.pending.insert(id, now);
                 }
@@ -205,7 +218,11 @@ impl Mon {
         } else {
             let rests = t.given_up.get(&id).is_some_and(|g| g.rests(now));
             let n = pool.pg_num.saturating_sub(1);
-            if rests || n == 0 || pool.pgp_num > n || t.both(pair(id, n), false, size, now, map).is_none() {
+            if rests
+                || n == 0
+                || pool.pgp_num > n
+                || t.both(pair(id, n), false, size, now, map).is_none()
+            {
                 return;
             }
             pool.pg_num_pending = n;

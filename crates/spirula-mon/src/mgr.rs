@@ -15,9 +15,11 @@ use spirula_types::{OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Seconds without a beacon after which a manager is given up that nobody can replace, or that is not active.
+/// Seconds without a beacon after which a manager is given up that nobody can replace, or that is
+/// not active.
 const BEACON_GRACE: f64 = 30.0;
-/// The same of an active one that a standby can replace: four beacons. To replace one that lives costs little.
+/// The same of an active one that a standby can replace: four beacons. To replace one that lives
+/// costs little.
 const REPLACED_AFTER: f64 = 4.0;
 /// The same once its connection is gone.
 const GONE_AFTER: f64 = 2.0;
@@ -39,13 +41,15 @@ pub struct MgrTracker {
 }
 
 impl MgrTracker {
-    /// The connection over which a manager says that it runs. Others may be open with its key (`ceph -n mgr.x`), which are not its own.
+    /// The connection over which a manager says that it runs. Others may be open with its key
+    /// (`ceph -n mgr.x`), which are not its own.
     pub(crate) fn conn_of(&self, gid: u64) -> Option<ConnId> {
         self.conns.get(&gid).copied()
     }
 
     pub(crate) fn session_closed(&mut self, conn: ConnId, peer: &Peer, now: UTime) {
-        // Another one with its key may come and go (`ceph -n mgr.x -w`): that says nothing of the manager.
+        // Another one with its key may come and go (`ceph -n mgr.x -w`): that says nothing of the
+        // manager.
         let own = self.conns.values().any(|c| *c == conn);
         self.conns.retain(|_, c| *c != conn);
         if own && self.gone.len() < GONE_MAX {
@@ -84,7 +88,11 @@ impl Mon {
             return;
         }
         if b.name != peer.id || !is_daemon_name(&b.name) {
-            tracing::warn!(peer = peer.id, mgr = b.name, "beacon in another's name, or in one that is none, ignored");
+            tracing::warn!(
+                peer = peer.id,
+                mgr = b.name,
+                "beacon in another's name, or in one that is none, ignored"
+            );
             return;
         }
         self.mgr.beacons.insert(b.gid, self.steady);
@@ -130,7 +138,11 @@ impl Mon {
                 } else {
                     map.modules.retain(|m| there.contains(m));
                 }
-                let info = |name: &String| ModuleInfo { name: name.clone(), can_run: true, ..ModuleInfo::default() };
+                let info = |name: &String| ModuleInfo {
+                    name: name.clone(),
+                    can_run: true,
+                    ..ModuleInfo::default()
+                };
                 map.available_modules = b.modules.iter().map(info).collect();
             }
         } else if let std::collections::btree_map::Entry::Vacant(e) = map.standbys.entry(b.gid) {
@@ -146,7 +158,9 @@ impl Mon {
         // Of those that are in no map nothing need be known.
         let map = &work.state.mgrmap;
         self.mgr.beacons.retain(|gid, last| {
-            map.active_gid == *gid || map.standbys.contains_key(gid) || seconds_between(*last, now) <= BEACON_GRACE
+            map.active_gid == *gid
+                || map.standbys.contains_key(gid)
+                || seconds_between(*last, now) <= BEACON_GRACE
         });
         let beacons = &self.mgr.beacons;
         let silent = |gid: u64, seconds: f64| {
@@ -156,7 +170,11 @@ impl Mon {
         let mut map = MgrMap::clone(&work.state.mgrmap);
         map.standbys.retain(|gid, _| !silent(*gid, BEACON_GRACE));
         let replaceable = map.standbys.keys().any(|gid| !silent(*gid, REPLACED_AFTER));
-        let gone = self.mgr.gone.get(&map.active_name).is_some_and(|at| seconds_between(*at, now) > GONE_AFTER);
+        let gone = self
+            .mgr
+            .gone
+            .get(&map.active_name)
+            .is_some_and(|at| seconds_between(*at, now) > GONE_AFTER);
         let grace = if replaceable { REPLACED_AFTER } else { BEACON_GRACE };
         let failed = map.active_gid != 0 && (silent(map.active_gid, grace) || replaceable && gone);
         if failed {
@@ -214,7 +232,8 @@ fn mark_full_osds(work: &mut Work, digest: &PgDigest) {
             0
         };
         if map.state(*osd) & ALL != bit
-            && let Some(s) = usize::try_from(*osd).ok().and_then(|i| work.osd_mut().osd_state.get_mut(i))
+            && let Some(s) =
+                usize::try_from(*osd).ok().and_then(|i| work.osd_mut().osd_state.get_mut(i))
         {
             *s = (*s & !ALL) | bit;
         }
@@ -235,7 +254,8 @@ fn mark_full_pools(work: &mut Work, digest: &PgDigest) {
         let old = pool.flags;
         let mut new = old & !(flag::FULL | flag::BACKFILLFULL | flag::NEARFULL | flag::FULL_QUOTA);
         if !none_full {
-            let osds: BTreeSet<OsdId> = work.osd().crush.rule_weights(u32::from(pool.crush_rule)).into_keys().collect();
+            let osds: BTreeSet<OsdId> =
+                work.osd().crush.rule_weights(u32::from(pool.crush_rule)).into_keys().collect();
             if !osds.is_disjoint(&full) {
                 new |= flag::FULL;
             } else if !osds.is_disjoint(&backfillfull) {

@@ -111,7 +111,8 @@ pub fn mkfs(p: &MkfsParams, now: UTime) -> Result<Snapshot, MkfsError> {
 
 pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsError> {
     let first = p.mons.first().ok_or(MkfsError::NoMon)?;
-    let mut monmap = MonMap::initial(p.fsid, now, p.mons.iter().map(|m| (m.name.clone(), m.addrs.clone())));
+    let mut monmap =
+        MonMap::initial(p.fsid, now, p.mons.iter().map(|m| (m.name.clone(), m.addrs.clone())));
     monmap.epoch = 1;
     let crush = first_crush(p)?;
     let mut osdmap = OsdMap::fresh(p.fsid, 1, now, Crush::new(crush));
@@ -141,7 +142,8 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
             size: (pool.size > 0).then_some(pool.size),
             ..NewPool::default()
         };
-        let id = pools::create(&mut work, &new).map_err(|(_, why)| MkfsError::Pool(pool.name.clone(), why))?;
+        let id = pools::create(&mut work, &new)
+            .map_err(|(_, why)| MkfsError::Pool(pool.name.clone(), why))?;
         if !pool.application.is_empty()
             && let Some(made) = work.osd_mut().pools.get_mut(&id)
         {
@@ -156,11 +158,13 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
     Ok(state)
 }
 
-/// The erasure-code profile of pools that name none: Ceph's, except where its pools could never get clean. On one machine
-/// shards spread over its OSDs, and with fewer than four of these there are fewer shards.
+/// The erasure-code profile of pools that name none: Ceph's, except where its pools could never get
+/// clean. On one machine shards spread over its OSDs, and with fewer than four of these there are
+/// fewer shards.
 fn first_profile(p: &MkfsParams) -> BTreeMap<String, String> {
     let m = if p.failure_domain == "osd" && p.osds.len() < 4 { "1" } else { "2" };
-    let mut profile = vec![("k", "2"), ("m", m), ("plugin", "jerasure"), ("technique", "reed_sol_van")];
+    let mut profile =
+        vec![("k", "2"), ("m", m), ("plugin", "jerasure"), ("technique", "reed_sol_van")];
     if p.failure_domain != "host" {
         profile.push(("crush-failure-domain", p.failure_domain.as_str()));
     }

@@ -33,13 +33,15 @@ use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    LogEntry, MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMdsBeacon, MMdsLoadTargets,
-    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp,
-    MPoolOpReply, MRemoveSnaps, MStatfs, MStatfsReply, kind,
+    LogEntry, MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck,
+    MMdsBeacon, MMdsLoadTargets, MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply,
+    MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply, MRemoveSnaps, MStatfs, MStatfsReply,
+    kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown,
-    OsdMarkMeDownAck, OsdPgTemp, OsdStop, PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
+    MgrBeacon, MgrDigest, MgrRan, MonRan, MonRun, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport,
+    OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop, PgCreateAsk, PgMerges, PgsCreated,
+    PgsCreatedAck,
 };
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
@@ -98,7 +100,8 @@ pub(crate) enum Request {
     Tick(Part),
 }
 
-/// A part of what is done from time to time. They go into one batch; if one cannot be done, the others are, one by one.
+/// A part of what is done from time to time. They go into one batch; if one cannot be done, the
+/// others are, one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Osds,
@@ -114,7 +117,8 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Osds => {
-                "which OSDs are down and out, fences that end, merges and placement of PGs, removed snapshots"
+                "which OSDs are down and out, fences that end, merges and placement of PGs, \
+                    removed snapshots"
             }
             Self::Managers => "which manager is active",
             Self::MetadataServers => "which metadata server has which rank",
@@ -138,7 +142,8 @@ pub(crate) fn bytes_of(m: &Message) -> usize {
     m.front.len() + m.middle.len() + m.data.len()
 }
 
-/// A monitor that did not run for so many seconds has no clients any more: they look for another after less.
+/// A monitor that did not run for so many seconds has no clients any more: they look for another
+/// after less.
 const STOOD_STILL: f64 = 5.0;
 
 /// True for a request that only the leader can deal with.
@@ -146,7 +151,8 @@ pub(crate) fn for_leader(m: &Message) -> bool {
     matches!(m.kind, kind::MON_COMMAND | kind::COMMAND | MonRun::KIND)
 }
 
-/// True for a request that changes nothing; `command` is what [`Command::in_message`] reads in it. One that cannot be read is told so.
+/// True for a request that changes nothing; `command` is what [`Command::in_message`] reads in it.
+/// One that cannot be read is told so.
 pub(crate) fn only_reads(m: &Message, command: Option<&Command>) -> bool {
     for_leader(m) && !command.is_some_and(Command::is_write)
 }
@@ -197,7 +203,8 @@ pub struct Mon {
     pub(crate) company: Vec<String>,
 }
 
-/// Among a monitor's facts (`mon metadata`): it shares its process with other daemons, which would end with it.
+/// Among a monitor's facts (`mon metadata`): it shares its process with other daemons, which would
+/// end with it.
 pub const SHARES_PROCESS: &str = "spirula_shares_process";
 
 /// What a command handler works with.
@@ -302,7 +309,8 @@ impl Mon {
         self.settings = RefCell::new(settings);
     }
 
-    /// How much of the disk that holds this monitor's store is free, in per cent; `None` if nobody knows.
+    /// How much of the disk that holds this monitor's store is free, in per cent; `None` if nobody
+    /// knows.
     pub fn set_room(&mut self, percent: Option<u32>) {
         match percent {
             Some(p) => self.quorum.room.insert(self.name.clone(), p.min(100)),
@@ -310,19 +318,24 @@ impl Mon {
         };
     }
 
-    /// An option of the monitors as the cluster's configuration has it, else as this monitor was started.
+    /// An option of the monitors as the cluster's configuration has it, else as this monitor was
+    /// started.
     fn own_option(&self, state: &State, name: &str) -> Option<u32> {
-        let text = state.config.get_for("mon", name).or_else(|| self.settings.borrow().get(name).map(str::to_owned));
+        let text = state
+            .config
+            .get_for("mon", name)
+            .or_else(|| self.settings.borrow().get(name).map(str::to_owned));
         text.and_then(|t| t.parse().ok())
     }
 
-    /// Says whether nobody comes in without a key. Without that, whoever is in may do everything, and
-    /// health says so.
+    /// Says whether nobody comes in without a key. Without that, whoever is in may do everything,
+    /// and health says so.
     pub fn set_auth_safe(&mut self, safe: bool) {
         self.auth_safe = safe;
     }
 
-    /// Names the monitors that share this one's process, itself included, if there are others: none of them can be removed.
+    /// Names the monitors that share this one's process, itself included, if there are others: none
+    /// of them can be removed.
     pub fn set_company(&mut self, names: Vec<String>) {
         self.company = names;
     }
@@ -411,7 +424,8 @@ impl Mon {
 
     pub(crate) fn speaker(&self) -> Speaker {
         let rank = self.state.monmap.rank_of(&self.name).unwrap_or(0);
-        let addrs = self.state.monmap.by_rank(rank).map_or_else(AddrVec::default, |m| m.addrs.clone());
+        let addrs =
+            self.state.monmap.by_rank(rank).map_or_else(AddrVec::default, |m| m.addrs.clone());
         Speaker { name: self.name.clone(), rank: rank as i64, addrs }
     }
 
@@ -455,8 +469,9 @@ impl Mon {
         self.route(out.get_mut(first..).unwrap_or_default());
     }
 
-    /// This monitor did not run for so long that its clients have gone to others, and asked those again for what lies unread in
-    /// its sockets. It may be done by now, so long ago that nobody remembers it ([`crate::done`]), and is not to be done once more.
+    /// This monitor did not run for so long that its clients have gone to others, and asked those
+    /// again for what lies unread in its sockets. It may be done by now, so long ago that nobody
+    /// remembers it ([`crate::done`]), and is not to be done once more.
     fn leave_clients(&mut self, out: &mut Vec<MonEffect>) {
         let left = |(conn, s): (&ConnId, &Session)| {
             (*conn < crate::quorum::REMOTE && s.peer.kind == EntityType::Client).then_some(*conn)
@@ -494,8 +509,8 @@ impl Mon {
         }
     }
 
-    /// Whoever sends what cannot be read gets no answer, and must not wait for one: its connection ends, as at Ceph's monitors.
-    /// Another monitor's goes on: what it says, it repeats.
+    /// Whoever sends what cannot be read gets no answer, and must not wait for one: its connection
+    /// ends, as at Ceph's monitors. Another monitor's goes on: what it says, it repeats.
     pub(crate) fn malformed(&self, conn: ConnId, e: &MessageError, out: &mut Vec<MonEffect>) {
         let Some(s) = self.sessions.get(&conn) else { return };
         tracing::warn!(conn, peer = s.peer.auth_name(), error = %e, "malformed message");
@@ -504,7 +519,12 @@ impl Mon {
         }
     }
 
-    fn on_message(&mut self, conn: ConnId, m: Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+    fn on_message(
+        &mut self,
+        conn: ConnId,
+        m: Message,
+        out: &mut Vec<MonEffect>,
+    ) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         if session.peer.kind == EntityType::Mon && matches!(session.access, Access::Everything) {
             let (name, addrs) = (session.peer.id.clone(), session.peer.addrs.clone());
@@ -521,12 +541,19 @@ impl Mon {
             || m.front.len() > COMMAND_MAX
             || bytes > READ_MAX && only_reads(&m, Command::in_message(&m).as_ref());
         if limited && too_large {
-            tracing::warn!(peer = session.peer.auth_name(), kind = m.kind, "a request that is too large, refused");
+            tracing::warn!(
+                peer = session.peer.auth_name(),
+                kind = m.kind,
+                "a request that is too large, refused"
+            );
             out.extend(access::too_large(&m).map(|m| MonEffect::Send(conn, m)));
             return Ok(());
         }
         if limited && bytes > READ_MAX && self.waiting_bytes() + bytes > WAITING_MAX {
-            tracing::warn!(peer = session.peer.auth_name(), "too many large requests wait, closing");
+            tracing::warn!(
+                peer = session.peer.auth_name(),
+                "too many large requests wait, closing"
+            );
             out.push(MonEffect::Close(conn));
             return Ok(());
         }
@@ -595,8 +622,8 @@ impl Mon {
         Ok(())
     }
 
-    /// Those who lack OSD maps, of which they were sent some. Whoever feeds messages looks now and then, and has the next ones sent to who
-    /// has taken those ([`Self::send_next_osdmaps`]).
+    /// Those who lack OSD maps, of which they were sent some. Whoever feeds messages looks now and
+    /// then, and has the next ones sent to who has taken those ([`Self::send_next_osdmaps`]).
     pub fn owed_osdmaps(&self) -> Vec<ConnId> {
         self.sessions.iter().filter(|(_, s)| s.is_owed_osdmaps()).map(|(conn, _)| *conn).collect()
     }
@@ -609,7 +636,12 @@ impl Mon {
     }
 
     /// Answers what only reads, from the state as it is.
-    pub(crate) fn on_read(&mut self, conn: ConnId, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+    pub(crate) fn on_read(
+        &mut self,
+        conn: ConnId,
+        m: &Message,
+        out: &mut Vec<MonEffect>,
+    ) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         let tid = m.tid;
         let mut reply = |m: Message| out.push(MonEffect::Send(conn, m));
@@ -617,7 +649,12 @@ impl Mon {
             kind::MON_SUBSCRIBE => {
                 let s = MMonSubscribe::from_message(m)?;
                 // What is asked for is what comes next.
-                let wanted = s.what.iter().filter(|w| w.what == "osdmap").map(|w| w.start.saturating_sub(1)).max();
+                let wanted = s
+                    .what
+                    .iter()
+                    .filter(|w| w.what == "osdmap")
+                    .map(|w| w.start.saturating_sub(1))
+                    .max();
                 let peer = session.peer.clone();
                 self.note_newest(&peer, wanted.unwrap_or_default());
                 let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
@@ -665,7 +702,10 @@ impl Mon {
             Kept::Waits => {}
             Kept::NoRoom(ask) => {
                 if ask.via.is_none() {
-                    tracing::warn!(ask.conn, "too many requests about snapshots wait for their turn");
+                    tracing::warn!(
+                        ask.conn,
+                        "too many requests about snapshots wait for their turn"
+                    );
                 }
                 self.no_room(&ask, out);
             }
@@ -704,7 +744,11 @@ impl Mon {
     /// Runs a request now, or when the commit under way is done.
     pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
-            let most = if let Request::Ask(ask) = &request { self.share(ask, QUEUE_MAX) } else { QUEUE_MAX };
+            let most = if let Request::Ask(ask) = &request {
+                self.share(ask, QUEUE_MAX)
+            } else {
+                QUEUE_MAX
+            };
             if self.queue.len() < most {
                 self.queue.push_back(request);
             } else if let Request::Ask(ask) = request {
@@ -727,7 +771,8 @@ impl Mon {
         let mut left = self.queue.len();
         while left > 0 && self.inflight.is_none() && self.q.leads() {
             let needed = self.mgr.knowledge.digest.oldest_needed;
-            let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
+            let mut work =
+                Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
             self.follow_clock(&mut work);
             let (mut requests, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
             let mut said = None;
@@ -735,7 +780,8 @@ impl Mon {
                 && bytes < BATCH_BYTES
                 && let Some(request) = self.queue.pop_front()
             {
-                // What was not possible last time is tried by itself: others in its batch would have to be done twice.
+                // What was not possible last time is tried by itself: others in its batch would
+                // have to be done twice.
                 let alone = self.is_undone(&request);
                 if alone && !requests.is_empty() {
                     self.queue.push_front(request);
@@ -766,7 +812,8 @@ impl Mon {
             if made.is_err()
                 && let Some((transitions, lines)) = said
             {
-                // The lines of the cluster log that were in it are not written: they are said again.
+                // The lines of the cluster log that were in it are not written: they are said
+                // again.
                 self.transitions = transitions;
                 *self.scrub_lines() = lines;
             }
@@ -777,7 +824,11 @@ impl Mon {
                 }
                 Err(why) if requests.len() > 1 => {
                     // Which of them it is shows when each is done by itself.
-                    tracing::warn!(why, requests = requests.len(), "a batch of changes is not possible; one by one");
+                    tracing::warn!(
+                        why,
+                        requests = requests.len(),
+                        "a batch of changes is not possible; one by one"
+                    );
                     self.one_by_one = requests.len();
                     left += requests.len();
                     requests.into_iter().rev().for_each(|r| self.queue.push_front(r));
@@ -806,11 +857,14 @@ impl Mon {
         }
     }
 
-    /// A request that is alone in its batch is not possible. What is done from time to time is tried again: that it fails is in health,
-    /// and in the log once.
+    /// A request that is alone in its batch is not possible. What is done from time to time is
+    /// tried again: that it fails is in health, and in the log once.
     fn note_undone(&mut self, requests: &[Request], why: &str) {
-        let part = requests.iter().find_map(|r| if let Request::Tick(part) = r { Some(part.name()) } else { None });
-        let news = part.is_none_or(|part| self.undone.insert(part, why.to_owned()).as_deref() != Some(why));
+        let part = requests
+            .iter()
+            .find_map(|r| if let Request::Tick(part) = r { Some(part.name()) } else { None });
+        let news = part
+            .is_none_or(|part| self.undone.insert(part, why.to_owned()).as_deref() != Some(why));
         if news {
             tracing::error!(why, task = part, "a change is not possible; dropped");
         }
@@ -869,8 +923,9 @@ impl Mon {
         }
     }
 
-    /// A daemon has an OSD map of this epoch, which monitors agreed on before anybody had it. If there is no such epoch here, after
-    /// a majority's word, an older copy of a monitor's store was put in the place of a newer one.
+    /// A daemon has an OSD map of this epoch, which monitors agreed on before anybody had it. If
+    /// there is no such epoch here, after a majority's word, an older copy of a monitor's store was
+    /// put in the place of a newer one.
     fn note_newest(&mut self, peer: &Peer, epoch: u64) {
         let here = self.state.osdmap.epoch;
         let daemon = matches!(peer.kind, EntityType::Osd | EntityType::Mgr);
@@ -883,7 +938,8 @@ impl Mon {
         if self.quorum.forgotten.insert(name.clone(), epoch).is_none() {
             tracing::error!(
                 here,
-                "{name} has OSD map {epoch}: this monitor's store is an older copy than the cluster has seen; stop it and put the \
+                "{name} has OSD map {epoch}: this monitor's store is an older copy than the \
+                    cluster has seen; stop it and put the \
                  newest one back, or fill it again from the other monitors ('spirula mon rejoin')"
             );
         }
@@ -911,13 +967,16 @@ impl Mon {
             }
             .into_message(tid),
             Reply::Command { tid, result, form: Form::Told, .. } => {
-                MCommandReply { result: result.ret, status: result.rs, output: result.data }.into_message(tid)
+                MCommandReply { result: result.ret, status: result.rs, output: result.data }
+                    .into_message(tid)
             }
             Reply::Command { tid, result, form: Form::ByManager { id, .. }, .. } => {
-                MonRan { id, result: result.ret, status: result.rs, output: result.data }.into_message(tid)
+                MonRan { id, result: result.ret, status: result.rs, output: result.data }
+                    .into_message(tid)
             }
             Reply::PoolOp { tid, result, data } => {
-                MPoolOpReply { version: u64::from(epoch), fsid: self.fsid, result, epoch, data }.into_message(tid)
+                MPoolOpReply { version: u64::from(epoch), fsid: self.fsid, result, epoch, data }
+                    .into_message(tid)
             }
             Reply::RemovedSnaps { tid, removed } => removed.into_message(tid),
             Reply::MarkedDown(osd) => OsdMarkMeDownAck { osd, epoch }.into_message(0),
@@ -961,7 +1020,12 @@ impl Mon {
         }
     }
 
-    fn run_message(&mut self, conn: ConnId, m: Message, work: &mut Work) -> Result<(), MessageError> {
+    fn run_message(
+        &mut self,
+        conn: ConnId,
+        m: Message,
+        work: &mut Work,
+    ) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         let peer = session.peer.clone();
         // Daemons' messages count only from that daemon.
@@ -969,23 +1033,33 @@ impl Mon {
         match m.kind {
             kind::MON_COMMAND => {
                 let c = MMonCommand::from_message(&m)?;
-                let result =
-                    self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, false));
-                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Asked }));
+                let result = self.once(&peer, &m, work, |mon, work| {
+                    mon.write_command(&peer, work, &c.cmd, &c.input, false)
+                });
+                work.replies.push((
+                    conn,
+                    Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Asked },
+                ));
             }
             kind::COMMAND => {
                 let c = MCommand::from_message(&m)?;
-                let result =
-                    self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, true));
-                work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Told }));
+                let result = self.once(&peer, &m, work, |mon, work| {
+                    mon.write_command(&peer, work, &c.cmd, &c.input, true)
+                });
+                work.replies.push((
+                    conn,
+                    Reply::Command { tid: m.tid, cmd: c.cmd, result, form: Form::Told },
+                ));
             }
             MonRun::KIND => {
                 let r = MonRun::from_message(&m)?;
                 if let Some(asker) = crate::quorum::peer_of(r.asker) {
-                    let result = self
-                        .once(&asker, &m, work, |mon, work| mon.write_command(&asker, work, &r.cmd, &r.input, false));
+                    let result = self.once(&asker, &m, work, |mon, work| {
+                        mon.write_command(&asker, work, &r.cmd, &r.input, false)
+                    });
                     let form = Form::ByManager { id: r.id, asker, limited: r.limited };
-                    work.replies.push((conn, Reply::Command { tid: m.tid, cmd: r.cmd, result, form }));
+                    work.replies
+                        .push((conn, Reply::Command { tid: m.tid, cmd: r.cmd, result, form }));
                 }
             }
             kind::POOL_OP => {
@@ -1006,7 +1080,8 @@ impl Mon {
                 let log = MLog::from_message(&m)?;
                 if let Some(last) = log.entries.last().map(|e| e.seq) {
                     // Whatever it says of itself, it speaks in its own name.
-                    let own = |e| LogEntry { name_kind: peer.kind as u32, name_id: peer.id.clone(), ..e };
+                    let own =
+                        |e| LogEntry { name_kind: peer.kind as u32, name_id: peer.id.clone(), ..e };
                     log.entries.into_iter().for_each(|e| work.log_entry(own(e)));
                     let ack = MLogAck { fsid: self.fsid, last, channel: String::new() };
                     work.replies.push((conn, Reply::Ready(ack.into_message(m.tid))));
@@ -1103,10 +1178,14 @@ impl Mon {
                 &session.peer
             }
         };
-        let request = commands::Request { peer, cmd: &cmd, input, random: [0; 32], tell: form == Form::Told };
+        let request =
+            commands::Request { peer, cmd: &cmd, input, random: [0; 32], tell: form == Form::Told };
         let result = commands::run(self, &mut work, &request);
         // Whatever a read-only handler did to the copy is forgotten with it.
-        out.push(MonEffect::Send(conn, self.reply_message(Reply::Command { tid, cmd, result, form })));
+        out.push(MonEffect::Send(
+            conn,
+            self.reply_message(Reply::Command { tid, cmd, result, form }),
+        ));
     }
 
     /// Does something unless the same request was done before: then its answer is the first one.
@@ -1124,7 +1203,14 @@ impl Mon {
         let result = act(self, work);
         if known && result.ret == 0 {
             let (rs, data) = (result.rs.clone(), result.data.clone());
-            let done = Done { global_id: peer.global_id, kind: m.kind, tid: m.tid, ret: result.ret, rs, data };
+            let done = Done {
+                global_id: peer.global_id,
+                kind: m.kind,
+                tid: m.tid,
+                ret: result.ret,
+                rs,
+                data,
+            };
             work.keep_done(done);
         }
         result
@@ -1165,13 +1251,20 @@ impl Mon {
 
     fn statfs(&self, q: &MStatfs) -> MStatfsReply {
         let digest = &self.mgr.knowledge.digest;
-        let mut reply = MStatfsReply { fsid: self.fsid, version: self.state.osdmap.epoch.into(), ..Default::default() };
+        let mut reply = MStatfsReply {
+            fsid: self.fsid,
+            version: self.state.osdmap.epoch.into(),
+            ..Default::default()
+        };
         let pools = digest.pools.iter().filter(|(id, _)| q.pool.is_none_or(|p| p == **id));
         reply.num_objects = pools.map(|(_, p)| p.stat.stats.sum.num_objects.max(0) as u64).sum();
         let sum = digest.osd_sum(|_| true).statfs;
         let kib = |v: i64| v.max(0) as u64 / 1024;
-        (reply.kb, reply.kb_used, reply.kb_avail) = (kib(sum.total), kib(sum.used_raw()), kib(sum.available));
-        if let Some((pool, stored)) = q.pool.and_then(|p| Some((p, digest.pools.get(&p)?.stat.stats.sum.num_bytes))) {
+        (reply.kb, reply.kb_used, reply.kb_avail) =
+            (kib(sum.total), kib(sum.used_raw()), kib(sum.available));
+        if let Some((pool, stored)) =
+            q.pool.and_then(|p| Some((p, digest.pools.get(&p)?.stat.stats.sum.num_bytes)))
+        {
             // One pool's view: what it holds, and what it could still take.
             let avail = crate::pools::max_avail(&self.view(), pool);
             (reply.kb_used, reply.kb_avail) = (kib(stored), avail / 1024);
@@ -1191,7 +1284,12 @@ impl Mon {
                 pools.insert(name.clone(), stats);
             }
         }
-        MGetPoolStatsReply { version: self.state.osdmap.epoch.into(), fsid: self.fsid, pools, per_pool: true }
+        MGetPoolStatsReply {
+            version: self.state.osdmap.epoch.into(),
+            fsid: self.fsid,
+            pools,
+            per_pool: true,
+        }
     }
 
     /// Keys of services that are due.

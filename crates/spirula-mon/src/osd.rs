@@ -50,8 +50,8 @@ pub fn mark_dead(work: &mut Work, osd: OsdId) {
     }
 }
 
-/// An OSD that is down and lives says so itself, and that it serves nothing any more: others need not wait for the read leases
-/// that it held.
+/// An OSD that is down and lives says so itself, and that it serves nothing any more: others need
+/// not wait for the read leases that it held.
 fn note_quiet(work: &mut Work, b: &OsdBoot) {
     let (map, epoch) = (work.osd(), work.next_epoch());
     let (Some(info), Some(x)) = (map.info(b.osd), map.xinfo(b.osd)) else { return };
@@ -103,7 +103,8 @@ pub fn set_weight(map: &mut OsdMap, osd: OsdId, weight: u32) {
     }
 }
 
-/// Refuses a map with room for more OSDs than `mon_max_osd`: each takes its bytes in every map, whether it is there or not.
+/// Refuses a map with room for more OSDs than `mon_max_osd`: each takes its bytes in every map,
+/// whether it is there or not.
 ///
 /// # Errors
 /// ERANGE.
@@ -146,37 +147,42 @@ pub fn remove(work: &mut Work, osd: OsdId) {
     }
 }
 
-/// Why an OSD may not come up: it and one that is up do not understand what OSDs say to each other, so that no PG that both are to
-/// serve would be active again. `None` if it may.
+/// Why an OSD may not come up: it and one that is up do not understand what OSDs say to each other,
+/// so that no PG that both are to serve would be active again. `None` if it may.
 fn foreign_to(work: &Work, b: &OsdBoot) -> Option<String> {
     let (map, known) = (work.osd(), &work.state.osd_metadata);
     let said = |m: &Metadata, key: &str| m.get(key).cloned().unwrap_or_default();
     let words = said(&b.metadata, BETWEEN_OSDS);
     let is_other = |o: &OsdId| *o != b.osd && map.is_up(*o);
-    let (other, theirs) = known.iter().find(|(o, m)| is_other(o) && said(m, BETWEEN_OSDS) != words)?;
+    let (other, theirs) =
+        known.iter().find(|(o, m)| is_other(o) && said(m, BETWEEN_OSDS) != words)?;
     let version = |m| said(m, "ceph_version");
     Some(format!(
-        "osd.{} ({}) may not come up: it and osd.{other} ({}) do not read each other's messages; all OSDs must be of one version",
+        "osd.{} ({}) may not come up: it and osd.{other} ({}) do not read each other's messages; \
+            all OSDs must be of one version",
         b.osd,
         version(&b.metadata),
         version(theirs)
     ))
 }
 
-/// Why an OSD may not come up whose data is given up for lost: others may have gone on without it since. Its key is gone, too; but not
-/// every OSD needs one (`--no-auth`, OSDs of the monitor's own process), and an administrator may make it anew.
+/// Why an OSD may not come up whose data is given up for lost: others may have gone on without it
+/// since. Its key is gone, too; but not every OSD needs one (`--no-auth`, OSDs of the monitor's own
+/// process), and an administrator may make it anew.
 fn is_destroyed(map: &OsdMap, osd: OsdId) -> Option<String> {
     let why = || {
         format!(
-            "osd.{osd} may not come up: it was destroyed ('ceph osd destroy'); its number is for a new OSD ('spirula osd recreate {osd}', \
+            "osd.{osd} may not come up: it was destroyed ('ceph osd destroy'); its number is for a \
+                new OSD ('spirula osd recreate {osd}', \
              or 'ceph osd new UUID {osd}' for a store that is made for it)"
         )
     };
     (map.state(osd) & state::DESTROYED != 0).then(why)
 }
 
-/// Did an OSD say this, by a map of that epoch, before it was up last? Then it comes late, by way of a monitor that kept it for whoever
-/// leads: it is of a life that is over. Where an OSD itself knows no newer map, it says it again when it does.
+/// Did an OSD say this, by a map of that epoch, before it was up last? Then it comes late, by way
+/// of a monitor that kept it for whoever leads: it is of a life that is over. Where an OSD itself
+/// knows no newer map, it says it again when it does.
 fn is_of_an_older_life(map: &OsdMap, osd: OsdId, epoch: Epoch) -> bool {
     map.info(osd).is_some_and(|i| epoch < i.up_from)
 }
@@ -198,7 +204,8 @@ impl Mon {
         }
         let known = map.uuid(osd).unwrap_or_default();
         if !known.is_zero() && known != b.uuid {
-            let text = format!("osd.{osd} boots with identity {}, the map has {known}; ignored", b.uuid);
+            let text =
+                format!("osd.{osd} boots with identity {}, the map has {known}; ignored", b.uuid);
             work.log(severity::WARN, text);
             return;
         }
@@ -214,12 +221,17 @@ impl Mon {
             return;
         }
         if is_of_an_older_life(map, osd, b.newest_map) {
-            tracing::info!(osd, epoch = b.newest_map, "boot from before the OSD was up last, ignored");
+            tracing::info!(
+                osd,
+                epoch = b.newest_map,
+                "boot from before the OSD was up last, ignored"
+            );
             return;
         }
         if map.is_up(osd) {
             if !work.state.osdmap.is_up(osd) {
-                // Its boot came in this very batch. Which of the two is the later one shows when it is known since when it is up.
+                // Its boot came in this very batch. Which of the two is the later one shows when it
+                // is known since when it is up.
                 self.requeue(conn, b);
                 return;
             }
@@ -271,8 +283,8 @@ impl Mon {
             return;
         }
         self.osds.forget(osd);
-        // One that others did not hear was not marked down for nothing: more patience with it would only let requests wait
-        // for longer the next time.
+        // One that others did not hear was not marked down for nothing: more patience with it would
+        // only let requests wait for longer the next time.
         if !self.osds.pairs.was_deaf(osd) {
             let grace = work.state.option_f64("osd_heartbeat_grace");
             let lived = b.was_up > 0 && f64::from(b.stood_ms.0) < grace * 1000.0;
@@ -312,7 +324,8 @@ impl Mon {
         }
     }
 
-    /// Puts an OSD that is nowhere in the tree where it asks to be, and gives one without a device class that of its disk.
+    /// Puts an OSD that is nowhere in the tree where it asks to be, and gives one without a device
+    /// class that of its disk.
     fn place_in_crush(work: &mut Work, b: &OsdBoot) {
         let osd = b.osd;
         let crush = &work.osd().crush;
@@ -326,7 +339,8 @@ impl Mon {
         if work.state.osdmap.bytes().len() > OSDMAP_MAX - PLACE_ROOM {
             tracing::warn!(
                 osd,
-                "the OSD map is too large for the OSD's place and class to be added: it comes up without"
+                "the OSD map is too large for the OSD's place and class to be added: it comes up \
+                    without"
             );
             return;
         }
@@ -382,21 +396,26 @@ impl Mon {
         }
     }
 
-    /// A primary wants another acting set. Only the word of who leads the PG by the newest map counts, as with Ceph: of two wishes of
-    /// different intervals it cannot be told which is the newer one, and no OSD decides about PGs that it does not lead.
+    /// A primary wants another acting set. Only the word of who leads the PG by the newest map
+    /// counts, as with Ceph: of two wishes of different intervals it cannot be told which is the
+    /// newer one, and no OSD decides about PGs that it does not lead.
     pub(crate) fn osd_pg_temp(t: &OsdPgTemp, work: &mut Work) {
         for (pg, acting) in &t.pgs {
             let map = work.osd();
             let Some(pool) = map.pool(pg.pool).filter(|p| pg.seed < p.pg_num) else { continue };
             let osds: Vec<OsdId> = acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
             // Of an erasure-coded PG one OSD may hold two shards, after its places moved.
-            let twice = !pool.is_erasure() && osds.iter().collect::<BTreeSet<_>>().len() < osds.len();
-            let absurd = acting.len() > usize::from(pool.size) || twice || (osds.is_empty() && !acting.is_empty());
+            let twice =
+                !pool.is_erasure() && osds.iter().collect::<BTreeSet<_>>().len() < osds.len();
+            let absurd = acting.len() > usize::from(pool.size)
+                || twice
+                || (osds.is_empty() && !acting.is_empty());
             if absurd || !map.is_up(t.osd) || osds.iter().any(|o| !map.is_up(*o)) {
                 continue;
             }
             if map.pg_to_up_acting(*pg).acting_primary != t.osd {
-                tracing::debug!(%pg, osd = t.osd, "wish of an OSD that does not lead the PG ignored");
+                tracing::debug!(%pg, osd = t.osd, "wish of an OSD that does not lead the PG \
+                    ignored");
                 continue;
             }
             let have = map.pg_temp.get(pg);
@@ -410,8 +429,9 @@ impl Mon {
             } else {
                 map.pg_temp.insert(*pg, acting.clone());
             }
-            // The new primary would have to ask for this before it serves. That it is on record from the first is no
-            // less safe (nobody will take the interval for one without writes), and clients wait for one epoch less.
+            // The new primary would have to ask for this before it serves. That it is on record
+            // from the first is no less safe (nobody will take the interval for one without
+            // writes), and clients wait for one epoch less.
             let primary = map.pg_to_up_acting(*pg).acting_primary;
             if let Some(i) = slot(&mut map.osd_info, primary) {
                 i.up_thru = epoch;

@@ -41,11 +41,13 @@
 //! than would stand still with it; that is the same count as above, so an OSD that is let in so is
 //! not taken again. The count knows places, not histories. So an OSD is also let in, for as long as
 //! it takes until it is taken again, while PGs are `down` or `incomplete` for want of OSDs that are
-//! down, and, less and less often, while objects are wanting ([`tries_after`]). A leader that is new knows nothing of earlier decisions; what the boots say suffices.
+//! down, and, less and less often, while objects are wanting ([`tries_after`]). A leader that is
+//! new knows nothing of earlier decisions; what the boots say suffices.
 //!
 //! **A link that comes and goes.** An OSD that was taken several times must hear all for longer
 //! before it is let in: 1, 2, 4, … 60 s ([`steady_for`]). That is forgotten after ten minutes
-//! without trouble. It protects PGs that serve: where PGs stand still without the OSD, a second is enough.
+//! without trouble. It protects PGs that serve: where PGs stand still without the OSD, a second is
+//! enough.
 
 use crate::osd::seconds_between;
 use spirula_encoding::UTime;
@@ -58,7 +60,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Seconds after which a complaint that was not repeated counts no more; it is repeated every two.
 const FRESH: f64 = 6.5;
-/// Seconds beyond the grace that third parties have to speak: as long as their heartbeats are apart, and a little.
+/// Seconds beyond the grace that third parties have to speak: as long as their heartbeats are
+/// apart, and a little.
 const OTHERS_SPEAK: f64 = 0.75;
 /// Longest time for which an OSD must hear all before it comes back, seconds.
 const STEADY_MAX: f64 = 60.0;
@@ -121,28 +124,37 @@ pub(crate) struct Pair {
     pub since: UTime,
     /// Requests and PGs that wait because of it.
     pub waiting: u32,
-    /// PGs that wait for the one, of which it is no member, by the word of the other: of the one with the lower number, of
-    /// the other.
+    /// PGs that wait for the one, of which it is no member, by the word of the other: of the one
+    /// with the lower number, of the other.
     pub outside: [Outside; 2],
     /// The only one that says so; none if both do.
     pub alone: Option<OsdId>,
 }
 
 impl Pair {
-    /// Of the PGs that wait for somebody outside of their members: how many go on when `osd`, one of the two, is gone?
+    /// Of the PGs that wait for somebody outside of their members: how many go on when `osd`, one
+    /// of the two, is gone?
     fn freed(&self, key: Two, osd: OsdId, placed: &Placed) -> usize {
         let [of_first, of_second] = self.outside;
-        let (led, others) = if osd == key.0 { (of_second, of_first) } else { (of_first, of_second) };
+        let (led, others) =
+            if osd == key.0 { (of_second, of_first) } else { (of_first, of_second) };
         let other = if osd == key.0 { key.1 } else { key.0 };
         let (mine, theirs) = (placed.led_by(osd), placed.led_by(other));
         mine.min(led.all as usize) + theirs.min(others.spare as usize)
     }
 }
 
-/// The pairs that have lasted long enough, by what is said of whom. `grace`: seconds of silence that nobody minds;
-/// `enough`: so many miss this OSD that the rule for the silent decides about it.
-pub(crate) fn pairs(words: &Words, now: UTime, grace: f64, enough: impl Fn(OsdId) -> bool) -> BTreeMap<Two, Pair> {
-    let fresh = |by: OsdId, of: OsdId| words.get(&of).and_then(|w| w.get(&by)).filter(|w| w.is_fresh(now));
+/// The pairs that have lasted long enough, by what is said of whom. `grace`: seconds of silence
+/// that nobody minds; `enough`: so many miss this OSD that the rule for the silent decides about
+/// it.
+pub(crate) fn pairs(
+    words: &Words,
+    now: UTime,
+    grace: f64,
+    enough: impl Fn(OsdId) -> bool,
+) -> BTreeMap<Two, Pair> {
+    let fresh =
+        |by: OsdId, of: OsdId| words.get(&of).and_then(|w| w.get(&by)).filter(|w| w.is_fresh(now));
     let mut out = BTreeMap::new();
     for (of, by) in words.iter().flat_map(|(of, by)| by.keys().map(|by| (*of, *by))) {
         let key = two(of, by);
@@ -202,7 +214,8 @@ impl Placed {
         {
             head.rotate_right(1);
         }
-        let filled = m.up.iter().copied().filter(|o| *o != OSD_NONE && !members.contains(o)).collect();
+        let filled =
+            m.up.iter().copied().filter(|o| *o != OSD_NONE && !members.contains(o)).collect();
         self.add(Place { members, filled, needed });
     }
 
@@ -221,10 +234,16 @@ impl Placed {
         self.of(osd).filter(|p| p.members.first() == Some(&osd)).count()
     }
 
-    /// Of the PGs of `osd`: how many go on without it that stand still with it, and how many stop that serve with it.
-    /// `gone` are out already; the two of a pair in `apart` do not hear each other, and a PG whose leader does not hear a
-    /// member, or one that is being filled, stands still.
-    fn without(&self, osd: OsdId, gone: &BTreeSet<OsdId>, apart: impl Fn(OsdId, OsdId) -> bool) -> Harm {
+    /// Of the PGs of `osd`: how many go on without it that stand still with it, and how many stop
+    /// that serve with it. `gone` are out already; the two of a pair in `apart` do not hear each
+    /// other, and a PG whose leader does not hear a member, or one that is being filled, stands
+    /// still.
+    fn without(
+        &self,
+        osd: OsdId,
+        gone: &BTreeSet<OsdId>,
+        apart: impl Fn(OsdId, OsdId) -> bool,
+    ) -> Harm {
         let serves = |p: &Place, less: Option<OsdId>| {
             let there = |o: &OsdId| !gone.contains(o) && Some(*o) != less;
             let mut members = p.members.iter().copied().filter(there);
@@ -288,7 +307,10 @@ pub(crate) fn take(q: &Question<'_>) -> Vec<(OsdId, Two)> {
         for (key, pair) in &left {
             for osd in [key.0, key.1] {
                 *complaints.entry(osd).or_default() += 1;
-                if pair.waiting > 0 && pair.alone.is_none_or(|alone| alone == osd) && (q.may)(osd, out.len()) {
+                if pair.waiting > 0
+                    && pair.alone.is_none_or(|alone| alone == osd)
+                    && (q.may)(osd, out.len())
+                {
                     let c = candidates.entry(osd).or_insert((pair.waiting, **key));
                     *c = (*c).max((pair.waiting, **key));
                 }
@@ -299,7 +321,8 @@ pub(crate) fn take(q: &Question<'_>) -> Vec<(OsdId, Two)> {
             .filter_map(|(osd, (_, key))| {
                 let mut harm = q.placed.without(osd, &gone, apart);
                 let of_it = left.iter().filter(|((a, b), _)| *a == osd || *b == osd);
-                harm.go_on += of_it.map(|(key, pair)| pair.freed(**key, osd, q.placed)).sum::<usize>();
+                harm.go_on +=
+                    of_it.map(|(key, pair)| pair.freed(**key, osd, q.placed)).sum::<usize>();
                 let wins = harm.go_on.checked_sub(harm.stop).filter(|n| *n > 0)?;
                 let against = complaints.get(&osd).copied().unwrap_or(0) + (q.accused)(osd);
                 Some((wins, against, std::cmp::Reverse(q.placed.led_by(osd)), osd, key))
@@ -316,8 +339,9 @@ fn steady_for(times: u32) -> f64 {
     tries_after(times).min(STEADY_MAX)
 }
 
-/// After how many seconds an OSD that does not hear all may bring the objects that are wanting, when it was taken so often. Objects may
-/// be lost for good, and with each return PGs stand still until it is taken again: in the end that is a fiftieth of the time.
+/// After how many seconds an OSD that does not hear all may bring the objects that are wanting,
+/// when it was taken so often. Objects may be lost for good, and with each return PGs stand still
+/// until it is taken again: in the end that is a fiftieth of the time.
 fn tries_after(times: u32) -> f64 {
     if times == 0 { 0.0 } else { f64::from(1u32 << (times - 1).min(10)) }
 }
@@ -339,7 +363,8 @@ struct Kept {
     times: u32,
     /// When it last came back.
     back: UTime,
-    /// With which map, for which OSDs unheard, it was found that it must wait; or that it is needed.
+    /// With which map, for which OSDs unheard, it was found that it must wait; or that it is
+    /// needed.
     found: Option<(Epoch, BTreeSet<OsdId>, bool)>,
 }
 
@@ -410,8 +435,8 @@ impl PairTracker {
         self.kept.values().filter(|k| k.out && k.unheard.contains(&osd)).count()
     }
 
-    /// It was out because it and others that are up did not hear each other, and has not come back since: it was no mistake to mark
-    /// it down, whichever rule did.
+    /// It was out because it and others that are up did not hear each other, and has not come back
+    /// since: it was no mistake to mark it down, whichever rule did.
     pub fn was_deaf(&self, osd: OsdId) -> bool {
         self.kept.get(&osd).is_some_and(|k| k.out && k.deaf)
     }
@@ -428,13 +453,16 @@ impl PairTracker {
         k.deaf |= !unheard.is_empty();
         if !unheard.is_empty() || !healthy {
             k.hears_all = None;
-            // Each time it is taken again it waits for longer, so that what is wrong here ends in the end.
+            // Each time it is taken again it waits for longer, so that what is wrong here ends in
+            // the end.
             let out_for = seconds_between(k.since, now);
             let brings = wanting && out_for >= tries_after(k.times);
-            return healthy && (brings || out_for >= steady_for(k.times) && (starved || k.needed(osd, map)));
+            return healthy
+                && (brings || out_for >= steady_for(k.times) && (starved || k.needed(osd, map)));
         }
         let steady = seconds_between(*k.hears_all.get_or_insert(now), now);
-        // PGs that stand still for want of it are not held up by a link that may break again: that it holds now is enough.
+        // PGs that stand still for want of it are not held up by a link that may break again: that
+        // it holds now is enough.
         let due = steady_for(k.times);
         steady >= due || steady >= due.min(SOON) && (starved || wanting || k.needed(osd, map))
     }
@@ -452,7 +480,8 @@ impl PairTracker {
         self.kept.retain(|osd, _| map.exists(*osd));
     }
 
-    /// Whom to mark down. Asked again, with the same map and pairs, it says nobody without counting anew.
+    /// Whom to mark down. Asked again, with the same map and pairs, it says nobody without counting
+    /// anew.
     pub fn judge(
         &mut self,
         map: &OsdMap,
@@ -462,7 +491,8 @@ impl PairTracker {
         if pairs.values().all(|p| p.waiting == 0) {
             return Vec::new();
         }
-        let asked = (map.epoch, pairs.iter().map(|(two, p)| (*two, (p.waiting > 0, p.outside))).collect());
+        let asked =
+            (map.epoch, pairs.iter().map(|(two, p)| (*two, (p.waiting > 0, p.outside))).collect());
         if self.stuck == asked {
             return Vec::new();
         }
@@ -475,16 +505,35 @@ impl PairTracker {
         taken
     }
 
-    /// What health says: pairs that are up, and who is kept out because of whom. `here` says that an OSD is connected:
-    /// what is known of one that went away is no news.
-    pub fn show(&mut self, map: &OsdMap, pairs: &BTreeMap<Two, Pair>, here: impl Fn(OsdId) -> bool) {
+    /// What health says: pairs that are up, and who is kept out because of whom. `here` says that
+    /// an OSD is connected: what is known of one that went away is no news.
+    pub fn show(
+        &mut self,
+        map: &OsdMap,
+        pairs: &BTreeMap<Two, Pair>,
+        here: impl Fn(OsdId) -> bool,
+    ) {
         let mut shown: Vec<PairTrouble> = Vec::new();
         for ((a, b), p) in pairs {
-            shown.push(PairTrouble { a: *a, b: *b, since: p.since, waiting: p.waiting, out: OSD_NONE });
+            shown.push(PairTrouble {
+                a: *a,
+                b: *b,
+                since: p.since,
+                waiting: p.waiting,
+                out: OSD_NONE,
+            });
         }
-        for (osd, k) in self.kept.iter().filter(|(osd, k)| k.out && map.is_down(**osd) && here(**osd)) {
+        for (osd, k) in
+            self.kept.iter().filter(|(osd, k)| k.out && map.is_down(**osd) && here(**osd))
+        {
             let others = k.unheard.iter().filter(|o| map.is_up(**o));
-            shown.extend(others.map(|o| PairTrouble { a: *osd, b: *o, since: k.since, waiting: 0, out: *osd }));
+            shown.extend(others.map(|o| PairTrouble {
+                a: *osd,
+                b: *o,
+                since: k.since,
+                waiting: 0,
+                out: *osd,
+            }));
         }
         shown.truncate(PAIRS_MAX);
         self.shown = shown;
@@ -503,7 +552,9 @@ impl Kept {
         if let Some(s) = crate::osd::slot(&mut with.osd_state, osd) {
             *s |= spirula_maps::osdmap::state::UP;
         }
-        let apart = |a: OsdId, b: OsdId| a == osd && self.unheard.contains(&b) || b == osd && self.unheard.contains(&a);
+        let apart = |a: OsdId, b: OsdId| {
+            a == osd && self.unheard.contains(&b) || b == osd && self.unheard.contains(&a)
+        };
         let harm = Placed::by(&with).without(osd, &BTreeSet::new(), apart);
         let needed = harm.stop > 0 && harm.go_on <= harm.stop;
         self.found = Some((map.epoch, self.unheard.clone(), needed));

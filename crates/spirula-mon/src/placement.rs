@@ -1,10 +1,12 @@
-//! Pacing of placement: `pgp_num` goes to `pgp_num_target` in steps, so that few objects are misplaced at a time.
+//! Pacing of placement: `pgp_num` goes to `pgp_num_target` in steps, so that few objects are
+//! misplaced at a time.
 //!
-//! As in Ceph (there the manager steps): no step while PGs are inactive or unknown or objects are degraded, nor while
-//! more than `target_max_misplaced_ratio` of all copies are misplaced; a step is of as many PGs as hold what is left
-//! of that share, and of one at least. How many objects a PG holds is taken from the pool's numbers, so a pool
-//! that holds little goes in one step. Statistics come a while after the change that made them: the next step waits for such as
-//! know the map of the last one, and [`PAUSE`].
+//! As in Ceph (there the manager steps): no step while PGs are inactive or unknown or objects are
+//! degraded, nor while more than `target_max_misplaced_ratio` of all copies are misplaced; a step
+//! is of as many PGs as hold what is left of that share, and of one at least. How many objects a PG
+//! holds is taken from the pool's numbers, so a pool that holds little goes in one step. Statistics
+//! come a while after the change that made them: the next step waits for such as know the map of
+//! the last one, and [`PAUSE`].
 
 use crate::mon::Mon;
 use crate::osd::seconds_between;
@@ -54,7 +56,12 @@ fn next(pool: &PgPool, id: PoolId, digest: &PgDigest, room: f64) -> u32 {
 impl Mon {
     /// Makes the next step of one pool, if it is time for one.
     pub(crate) fn step_placement(&mut self, work: &mut Work) {
-        let late = work.osd().pools.iter().find(|(_, p)| goal(p) != p.pgp_num).map(|(id, p)| (*id, p.clone()));
+        let late = work
+            .osd()
+            .pools
+            .iter()
+            .find(|(_, p)| goal(p) != p.pgp_num)
+            .map(|(id, p)| (*id, p.clone()));
         let Some((id, mut pool)) = late else { return };
         let knowledge = &self.mgr.knowledge;
         let t = &self.placement;
@@ -93,7 +100,13 @@ mod tests {
     }
 
     fn pool(pg_num: u32, pgp_num: u32, target: u32) -> PgPool {
-        PgPool { pg_num, pg_num_pending: pg_num, pgp_num, pgp_num_target: target, ..PgPool::default() }
+        PgPool {
+            pg_num,
+            pg_num_pending: pg_num,
+            pgp_num,
+            pgp_num_target: target,
+            ..PgPool::default()
+        }
     }
 
     #[test]

@@ -64,18 +64,31 @@ pub struct Erasure {
 /// EINVAL if there is none of that name, as with Ceph, or if its numbers make no pool.
 pub fn erasure(work: &Work, name: &str) -> Result<Erasure, Refusal> {
     let profile = work.osd().ec_profiles.get(name);
-    let profile = profile.ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{name}'")))?;
+    let profile =
+        profile.ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{name}'")))?;
     let number = |key: &str| profile.get(key).and_then(|v| v.parse::<u8>().ok());
     let (k, m) = (number("k").unwrap_or(0), number("m").unwrap_or(0));
     if k < 1 || m < 1 || u16::from(k) + u16::from(m) > SHARDS_MAX {
-        return Err((EINVAL, format!("profile '{name}': k={k} m={m} make no pool; k+m is at most {SHARDS_MAX}")));
+        return Err((
+            EINVAL,
+            format!("profile '{name}': k={k} m={m} make no pool; k+m is at most {SHARDS_MAX}"),
+        ));
     }
     let default = || work.state.option_u64("osd_pool_erasure_code_stripe_unit");
     let unit = match profile.get("stripe_unit") {
         Some(text) => stripe_unit(text).ok_or_else(|| {
-            (EINVAL, format!("profile '{name}': stripe_unit={text} must be a multiple of {UNIT_STEP}, at most 16M"))
+            (
+                EINVAL,
+                format!(
+                    "profile '{name}': stripe_unit={text} must be a multiple of \
+                {UNIT_STEP}, at most 16M"
+                ),
+            )
         })?,
-        None => u32::try_from(default()).ok().filter(|u| *u > 0 && u % UNIT_STEP == 0).unwrap_or(UNIT_STEP),
+        None => u32::try_from(default())
+            .ok()
+            .filter(|u| *u > 0 && u % UNIT_STEP == 0)
+            .unwrap_or(UNIT_STEP),
     };
     Ok(Erasure { profile: name.to_owned(), k, m, unit })
 }
@@ -134,20 +147,27 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
         return Err((EEXIST, format!("pool '{}' already exists", new.name)));
     }
     let shards = new.erasure.as_ref().map(|e| e.k + e.m);
-    let size =
-        shards.or(new.size).filter(|s| *s > 0).unwrap_or_else(|| work.state.option_u64("osd_pool_default_size") as u8);
+    let size = shards
+        .or(new.size)
+        .filter(|s| *s > 0)
+        .unwrap_or_else(|| work.state.option_u64("osd_pool_default_size") as u8);
     let pg_num = match new.pg_num.filter(|n| *n > 0) {
         Some(n) => n,
         None => work.state.option_u64("osd_pool_default_pg_num") as u32,
     };
     let pgp_default = work.state.option_u64("osd_pool_default_pgp_num") as u32;
-    let pgp_num = new.pgp_num.filter(|n| *n > 0).unwrap_or(if pgp_default > 0 { pgp_default } else { pg_num });
+    let pgp_num = new.pgp_num.filter(|n| *n > 0).unwrap_or(if pgp_default > 0 {
+        pgp_default
+    } else {
+        pg_num
+    });
     let max = work.state.option_u64("mon_max_pool_pg_num") as u32;
     if pg_num > max {
         return Err((
             ERANGE,
             format!(
-                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon max pool pg num' for higher values)"
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust \
+                    'mon max pool pg num' for higher values)"
             ),
         ));
     }
@@ -155,7 +175,8 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
         return Err((
             ERANGE,
             format!(
-                "'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is {pg_num}"
+                "'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this \
+                    case is {pg_num}"
             ),
         ));
     }
@@ -163,13 +184,18 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
         Some(r) if work.osd().crush.rule(r).is_some() => r,
         Some(r) => return Err((ENOENT, format!("crush rule {r} does not exist"))),
         None => default_rule(work).ok_or_else(|| {
-            (ENOENT, "no suitable CRUSH rule exists, check 'osd pool default crush *' config options".to_owned())
+            (
+                ENOENT,
+                "no suitable CRUSH rule exists, check 'osd pool default crush *' config options"
+                    .to_owned(),
+            )
         })?,
     };
     check_pg_count(work, pg_num, size, None)?;
     let mut pool = match &new.erasure {
         Some(e) => {
-            let mut pool = PgPool::erasure(e.k, e.m, e.unit, &e.profile, pg_num, rule as u8, work.now);
+            let mut pool =
+                PgPool::erasure(e.k, e.m, e.unit, &e.profile, pg_num, rule as u8, work.now);
             // Ceph's: one more than needed, where the code allows to lose more than one.
             pool.min_size = e.k + u8::from(e.m > 1);
             pool
@@ -197,11 +223,17 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
     Ok(id)
 }
 
-/// Refuses a number of PGs with which all pools together would burden the OSDs that are in beyond the limit.
+/// Refuses a number of PGs with which all pools together would burden the OSDs that are in beyond
+/// the limit.
 ///
 /// # Errors
 /// ERANGE with the text of Ceph 16.
-pub fn check_pg_count(work: &Work, pg_num: u32, size: u8, replaces: Option<PoolId>) -> Result<(), Refusal> {
+pub fn check_pg_count(
+    work: &Work,
+    pg_num: u32,
+    size: u8,
+    replaces: Option<PoolId>,
+) -> Result<(), Refusal> {
     let map = work.osd();
     let limit = work.state.option_u64("mon_max_pg_per_osd");
     let (.., osds_in) = map.osd_counts();
@@ -219,7 +251,8 @@ pub fn check_pg_count(work: &Work, pg_num: u32, size: u8, replaces: Option<PoolI
         return Err((
             ERANGE,
             format!(
-                "{which} pg_num {pg_num} size {size} would mean {total} total pgs, which exceeds max {most} (mon_max_pg_per_osd {limit} * num_in_osds {osds_in})"
+                "{which} pg_num {pg_num} size {size} would mean {total} total pgs, which exceeds \
+                    max {most} (mon_max_pg_per_osd {limit} * num_in_osds {osds_in})"
             ),
         ));
     }
@@ -235,10 +268,18 @@ pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
         return Err((EBUSY, format!("pool '{}' is in use by CephFS", work.osd().pool_name(id))));
     }
     if !work.state.option_bool("mon_allow_pool_delete") {
-        return Err((EPERM, "pool deletion is disabled; you must first set the mon_allow_pool_delete config option to true before you can destroy a pool".into()));
+        return Err((
+            EPERM,
+            "pool deletion is disabled; you must first set the \
+            mon_allow_pool_delete config option to true before you can destroy a pool"
+                .into(),
+        ));
     }
     if work.osd().pool(id).is_some_and(|p| p.has_flag(flag::NODELETE)) {
-        return Err((EPERM, "pool deletion is disabled; you must unset nodelete flag for the pool first".into()));
+        return Err((
+            EPERM,
+            "pool deletion is disabled; you must unset nodelete flag for the pool first".into(),
+        ));
     }
     let map = work.osd_mut();
     map.pools.remove(&id);
@@ -270,7 +311,11 @@ pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
 
 /// Which of the PGs asked for may begin empty. The creation it is granted to is written down.
 pub fn grant(work: &mut Work, ask: &PgCreateAsk) -> PgCreateGrant {
-    let mut answer = PgCreateGrant { granted: BTreeMap::new(), creations: BTreeMap::new(), refused: BTreeMap::new() };
+    let mut answer = PgCreateGrant {
+        granted: BTreeMap::new(),
+        creations: BTreeMap::new(),
+        refused: BTreeMap::new(),
+    };
     for (pg, creation) in &ask.pgids {
         if work.osd().pool(pg.pool).is_none_or(|p| pg.seed >= p.pg_num) {
             continue;
@@ -308,7 +353,12 @@ pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<P
         }
     }
     for id in pools {
-        let done = work.state.creating.range(PgId::new(id, 0)..).next().is_none_or(|(pg, _)| pg.pool != id);
+        let done = work
+            .state
+            .creating
+            .range(PgId::new(id, 0)..)
+            .next()
+            .is_none_or(|(pg, _)| pg.pool != id);
         let flagged = work.osd().pool(id).is_some_and(|p| p.has_flag(flag::CREATING));
         if done
             && flagged
@@ -336,9 +386,10 @@ pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>)
         }
         op::DELETE if work.osd().pool(id).is_none() => (-ENOENT, None),
         op::DELETE => plain(delete(work, id)),
-        op::CREATE_SNAP | op::DELETE_SNAP | op::CREATE_UNMANAGED_SNAP | op::DELETE_UNMANAGED_SNAP => {
-            crate::snaps::pool_op(work, m)
-        }
+        op::CREATE_SNAP
+        | op::DELETE_SNAP
+        | op::CREATE_UNMANAGED_SNAP
+        | op::DELETE_UNMANAGED_SNAP => crate::snaps::pool_op(work, m),
         _ => (-EINVAL, None),
     }
 }

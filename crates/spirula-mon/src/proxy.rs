@@ -1,14 +1,17 @@
 //! Commands that the manager serves, asked of a monitor.
 //!
-//! As with Ceph (librados' `mon_command`: `rbd mirror pool status`, exporters, Proxmox), whoever may have a command by his
-//! capabilities at monitors ([`crate::access`]) may ask a monitor for one of the manager's: the leader has the active manager run it,
-//! over the manager's own session with the monitors, and hands the answer back. Here they wait for that.
+//! As with Ceph (librados' `mon_command`: `rbd mirror pool status`, exporters, Proxmox), whoever
+//! may have a command by his capabilities at monitors ([`crate::access`]) may ask a monitor for one
+//! of the manager's: the leader has the active manager run it, over the manager's own session with
+//! the monitors, and hands the answer back. Here they wait for that.
 //!
-//! What waits has a bound in number and bytes, above which the answer is EAGAIN, as with Ceph; a few at a time are with the manager, so
-//! that what it answers has one, too. Among clients those go first of whom least is with the manager, then who has waited longest. A
-//! manager that goes away, or does not answer for some seconds, is asked again when it is their turn again, or the one that takes its
-//! place is; it knows by who asked, and his number for it, what it has done already. What a client asked for that has left still is the manager's work, and
-//! counts as such. Who got no answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
+//! What waits has a bound in number and bytes, above which the answer is EAGAIN, as with Ceph; a
+//! few at a time are with the manager, so that what it answers has one, too. Among clients those go
+//! first of whom least is with the manager, then who has waited longest. A manager that goes away,
+//! or does not answer for some seconds, is asked again when it is their turn again, or the one that
+//! takes its place is; it knows by who asked, and his number for it, what it has done already. What
+//! a client asked for that has left still is the manager's work, and counts as such. Who got no
+//! answer for [`PATIENCE`] is told so. Ceph's monitors wait for ever, and their clients with them.
 
 use crate::commands;
 use crate::event::{ConnId, MonEffect};
@@ -81,7 +84,8 @@ impl Proxy {
         Some(ask)
     }
 
-    /// A connection is gone: nobody waits for its answers, and if it was the manager's, what it was asked is asked again.
+    /// A connection is gone: nobody waits for its answers, and if it was the manager's, what it was
+    /// asked is asked again.
     pub fn forget(&mut self, conn: ConnId) {
         let of_it = self.waiting.iter().filter(|(_, w)| w.conn() == Some(conn)).map(|(id, _)| *id);
         for id in of_it.collect::<Vec<_>>() {
@@ -128,9 +132,13 @@ impl Mon {
         if ask.via.is_some() && self.proxy.asks().any(|a| a.via == ask.via) {
             return;
         }
-        if self.proxy.waiting.len() >= WAITING || self.proxy.bytes + bytes_of(&ask.message) > WAITING_BYTES {
-            let result =
-                commands::CommandResult::err(errno::EAGAIN, "too many commands wait for the manager; try again");
+        if self.proxy.waiting.len() >= WAITING
+            || self.proxy.bytes + bytes_of(&ask.message) > WAITING_BYTES
+        {
+            let result = commands::CommandResult::err(
+                errno::EAGAIN,
+                "too many commands wait for the manager; try again",
+            );
             return self.answer_for_manager(&ask, result, out);
         }
         let since = self.ticks();
@@ -138,11 +146,14 @@ impl Mon {
         self.ask_what_waits(out);
     }
 
-    /// The active manager's session, be it with this monitor or with another one: the one over which it says that it runs. Somebody who
-    /// has its key may have others, and would not answer (`ceph -n mgr.x -w`).
+    /// The active manager's session, be it with this monitor or with another one: the one over
+    /// which it says that it runs. Somebody who has its key may have others, and would not answer
+    /// (`ceph -n mgr.x -w`).
     fn session_of_manager(&self) -> Option<ConnId> {
         let map = &self.state.mgrmap;
-        self.mgr.conn_of(map.active_gid).filter(|conn| map.available && self.sessions.contains_key(conn))
+        self.mgr
+            .conn_of(map.active_gid)
+            .filter(|conn| map.available && self.sessions.contains_key(conn))
     }
 
     fn ask_what_waits(&mut self, out: &mut Vec<MonEffect>) {
@@ -168,17 +179,24 @@ impl Mon {
             return;
         }
         if let Some(ask) = self.proxy.remove(ran.id) {
-            let result = commands::CommandResult { ret: ran.result, rs: ran.status, data: ran.output };
+            let result =
+                commands::CommandResult { ret: ran.result, rs: ran.status, data: ran.output };
             self.answer_for_manager(&ask, result, out);
         }
         self.ask_what_waits(out);
     }
 
-    fn answer_for_manager(&self, ask: &Ask, result: commands::CommandResult, out: &mut Vec<MonEffect>) {
+    fn answer_for_manager(
+        &self,
+        ask: &Ask,
+        result: commands::CommandResult,
+        out: &mut Vec<MonEffect>,
+    ) {
         let cmd = MMonCommand::from_message(&ask.message).map(|c| c.cmd).unwrap_or_default();
         let version = u64::from(self.state.osdmap.epoch);
         let commands::CommandResult { ret: result, rs: status, data: output } = result;
-        let answer: Message = MMonCommandAck { version, result, status, cmd, output }.into_message(ask.message.tid);
+        let answer: Message =
+            MMonCommandAck { version, result, status, cmd, output }.into_message(ask.message.tid);
         out.push(MonEffect::Send(ask.conn, answer));
         self.forward_done(ask.via, out);
     }
@@ -186,18 +204,29 @@ impl Mon {
     /// Asks again what was not answered, and gives up what waited too long.
     pub(crate) fn tick_proxy(&mut self, out: &mut Vec<MonEffect>) {
         let now = self.ticks();
-        let late: Vec<u64> =
-            self.proxy.waiting.iter().filter(|(_, w)| now >= w.since + PATIENCE).map(|(id, _)| *id).collect();
+        let late: Vec<u64> = self
+            .proxy
+            .waiting
+            .iter()
+            .filter(|(_, w)| now >= w.since + PATIENCE)
+            .map(|(id, _)| *id)
+            .collect();
         for ask in late.into_iter().filter_map(|id| self.proxy.remove(id)).collect::<Vec<_>>() {
             let seconds = PATIENCE / 10;
             let why = match self.session_of_manager() {
                 Some(_) => format!("the active manager did not answer for {seconds} s"),
-                None => format!("no manager was active for {seconds} s, and this is one of its commands"),
+                None => format!(
+                    "no manager was active for {seconds} s, and this is one of its commands"
+                ),
             };
             self.answer_for_manager(&ask, commands::CommandResult::err(errno::ETIMEDOUT, why), out);
         }
         // Others go first: it may be these that the manager is slow with.
-        let again = self.proxy.waiting.iter().filter(|(_, w)| w.sent.is_some_and(|(_, at)| now >= at + AGAIN));
+        let again = self
+            .proxy
+            .waiting
+            .iter()
+            .filter(|(_, w)| w.sent.is_some_and(|(_, at)| now >= at + AGAIN));
         for id in again.map(|(id, _)| *id).collect::<Vec<_>>() {
             let place = self.proxy.take_number();
             if let Some(w) = self.proxy.waiting.get_mut(&id) {

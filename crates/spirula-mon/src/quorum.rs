@@ -24,11 +24,14 @@ use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_messages::ceph::MMdsBeacon;
 use spirula_messages::cluster::control::{MgrDigest, MgrRan, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{
-    Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
-    MonRemoved, MonRouted, MonScrub, MonScrubbed, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
+    Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant,
+    MonJoin, MonRelay, MonRemoved, MonRouted, MonScrub, MonScrubbed, MonSession, MonTime,
+    MonTimeReply, MonWelcome, QuorumFrame,
 };
 use spirula_messages::{Body, Message, MessageError};
-use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Refusal, Role, Status};
+use spirula_quorum::{
+    Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Refusal, Role, Status,
+};
 use spirula_types::{AddrVec, EntityType, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -42,14 +45,17 @@ const READ_AGAIN: u64 = 3;
 const FORWARD_AGAIN: u64 = 20;
 /// Ticks of silence after which a monitor no longer counts as in quorum.
 const SILENT_TICKS: u64 = 12;
-/// Ticks without a sign that the leader has a majority, after which a monitor that it contradicts leaves it; and for how long.
+/// Ticks without a sign that the leader has a majority, after which a monitor that it contradicts
+/// leaves it; and for how long.
 const UNLED_TICKS: u64 = 50;
 const SHUN_TICKS: u64 = 100;
-/// Ticks for which a contradiction counts. A leader repeats what is not acknowledged with each heartbeat.
+/// Ticks for which a contradiction counts. A leader repeats what is not acknowledged with each
+/// heartbeat.
 const CONTRADICTED_TICKS: u64 = 30;
 /// Ticks of silence after which the sessions it forwarded for are given up.
 const GONE_TICKS: u64 = 50;
-/// Ticks after which the leader is told again of the daemons connected here: a word of one may have been lost.
+/// Ticks after which the leader is told again of the daemons connected here: a word of one may have
+/// been lost.
 const ANNOUNCE_TICKS: u64 = 100;
 /// Ticks between two measurements of the other clocks.
 const TIME_TICKS: u64 = 20;
@@ -57,7 +63,8 @@ const TIME_TICKS: u64 = 20;
 const SAID_AT_ONCE: usize = 1 << 20;
 /// Entries a learner may lack when it becomes a voter.
 const CAUGHT_UP: u64 = 20;
-/// Requests that wait for a leader or a confirmation, the half of them clients' ([`Mon::has_room_for`]).
+/// Requests that wait for a leader or a confirmation, the half of them clients'
+/// ([`Mon::has_room_for`]).
 const WAIT_MAX: usize = 8192;
 /// Log entries, and their bytes, after which the log is folded into a snapshot.
 const COMPACT_ENTRIES: u64 = 5000;
@@ -66,8 +73,9 @@ const COMPACT_BYTES: u64 = 4 << 20;
 const ENTRY_MAX: usize = spirula_quorum::FRAME_MAX / 2;
 /// Ticks after which a change that is not agreed on is called stuck.
 const STALLED_TICKS: u64 = 40;
-/// Ticks for which a monitor that is no member any more stays, unless it is told before that it is not needed: who is left may not have
-/// heard that this is agreed on, and could elect nobody without it.
+/// Ticks for which a monitor that is no member any more stays, unless it is told before that it is
+/// not needed: who is left may not have heard that this is agreed on, and could elect nobody
+/// without it.
 const LEAVE_TICKS: u64 = 50;
 /// Connections of other monitors' clients have ids from here on.
 pub(crate) const REMOTE: ConnId = 1 << 63;
@@ -154,14 +162,19 @@ impl Encode for Proposal {
 
 impl Decode for Proposal {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("Proposal", 1, |d, _| Ok(Self { member: d.u64()?, boot: d.u64()?, id: d.u64()?, txn: d.get()? }))
+        d.versioned("Proposal", 1, |d, _| {
+            Ok(Self { member: d.u64()?, boot: d.u64()?, id: d.u64()?, txn: d.get()? })
+        })
     }
 }
 
 /// The state that follows when the entry of these bytes is applied.
 fn rehearsed(state: &State, data: &[u8]) -> Result<State, String> {
     if data.len() > ENTRY_MAX {
-        return Err(format!("a change of {} bytes is larger than monitors take ({ENTRY_MAX})", data.len()));
+        return Err(format!(
+            "a change of {} bytes is larger than monitors take ({ENTRY_MAX})",
+            data.len()
+        ));
     }
     let p: Proposal = spirula_encoding::from_slice(data).map_err(|e| e.to_string())?;
     let mut state = state.clone();
@@ -169,8 +182,8 @@ fn rehearsed(state: &State, data: &[u8]) -> Result<State, String> {
     Ok(state)
 }
 
-/// A planted bug: what the leader makes of some batches holds a row that no monitor can apply, as a command might that checks a name
-/// otherwise than its table does.
+/// A planted bug: what the leader makes of some batches holds a row that no monitor can apply, as a
+/// command might that checks a name otherwise than its table does.
 #[cfg(feature = "plant-bugs")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poison {
@@ -221,7 +234,8 @@ pub(crate) struct Quorum {
     remote: BTreeMap<(MemberId, ConnId), ConnId>,
     routes: BTreeMap<ConnId, (MemberId, ConnId)>,
     next_remote: ConnId,
-    /// When the others were asked last which connections they have (with [`MonTime`]), and the first that was not known then.
+    /// When the others were asked last which connections they have (with [`MonTime`]), and the
+    /// first that was not known then.
     listing: (UTime, ConnId),
     /// The run in which each other monitor forwards.
     boots: BTreeMap<MemberId, u64>,
@@ -249,7 +263,8 @@ pub(crate) struct Quorum {
     contradictions: BTreeMap<MemberId, (u64, String)>,
     /// At the leader: what others said of its own frames in the same way.
     told_contradictions: BTreeMap<MemberId, String>,
-    /// When this monitor began to follow its leader, or when that last showed that it has a majority.
+    /// When this monitor began to follow its leader, or when that last showed that it has a
+    /// majority.
     led: u64,
 }
 
@@ -309,7 +324,11 @@ impl Quorum {
     /// Requests that wait, and for what.
     fn open_asks(&self) -> impl Iterator<Item = (&Ask, &'static str)> {
         let reads = self.reads.iter().map(|(_, a)| (a, "waiting for a majority's word"));
-        let late = self.late.iter().flat_map(|(_, f)| &f.asks).map(|a| (a, "waiting for a majority's word"));
+        let late = self
+            .late
+            .iter()
+            .flat_map(|(_, f)| &f.asks)
+            .map(|a| (a, "waiting for a majority's word"));
         let parked = self.parked.iter().map(|a| (a, "waiting for a leader"));
         let forwards = self.forwards.values().map(|f| (&f.ask, "forwarded to the leader"));
         reads.chain(late).chain(parked).chain(forwards)
@@ -361,7 +380,13 @@ impl Mon {
         let config = Config::new(self.q.identity.member, self.q.boot);
         self.q.applied = stored.snapshot.index;
         let mut fx = Vec::new();
-        self.q.node = Some(Node::open(&config, stored.hard, stored.snapshot.clone(), &stored.entries, &mut fx)?);
+        self.q.node = Some(Node::open(
+            &config,
+            stored.hard,
+            stored.snapshot.clone(),
+            &stored.entries,
+            &mut fx,
+        )?);
         self.q.fx.extend(fx);
         Ok(())
     }
@@ -402,9 +427,11 @@ impl Mon {
                 Effect::Members(m) => {
                     tracing::info!(voters = ?m.voters, learners = ?m.learners, "quorum members");
                     let state = &self.state;
-                    self.q
-                        .known
-                        .retain(|id, _| *id >= state.next_member || state.members.contains_key(id) || m.contains(*id));
+                    self.q.known.retain(|id, _| {
+                        *id >= state.next_member
+                            || state.members.contains_key(id)
+                            || m.contains(*id)
+                    });
                 }
                 Effect::ReadReady(n) => self.on_read_ready(n, out),
             }
@@ -483,11 +510,13 @@ impl Mon {
         }
     }
 
-    /// An OSD's newest word about another takes the place of those before it that no leader has taken yet: the next one must not
-    /// hear first of a silence that is over, and from another OSD of the same, and mark a sound one down.
+    /// An OSD's newest word about another takes the place of those before it that no leader has
+    /// taken yet: the next one must not hear first of a silence that is over, and from another OSD
+    /// of the same, and mark a sound one down.
     fn supersede(&mut self, ask: &Ask) {
         let about = |a: &Ask| {
-            let report = (a.conn == ask.conn && a.message.kind == OsdFailureReport::KIND).then_some(&a.message)?;
+            let report = (a.conn == ask.conn && a.message.kind == OsdFailureReport::KIND)
+                .then_some(&a.message)?;
             OsdFailureReport::from_message(report).ok().map(|r| (r.reporter, r.target))
         };
         let Some(this) = about(ask) else { return };
@@ -496,7 +525,10 @@ impl Mon {
     }
 
     fn send_forward(&self, id: u64, ask: &Ask, out: &mut Vec<MonEffect>) {
-        let (Some(leader), Some(session)) = (self.q.other_leader(), self.sessions.get(&ask.conn)) else { return };
+        let (Some(leader), Some(session)) = (self.q.other_leader(), self.sessions.get(&ask.conn))
+        else {
+            return;
+        };
         let f = MonForward {
             boot: self.q.boot,
             id,
@@ -552,15 +584,18 @@ impl Mon {
         }
     }
 
-    /// Answers what a majority's word covers; the rest of it later, if that is much ([`Mon::has_more`]): so the shell sees who does not
-    /// read before all answers are made, each of which may be long.
+    /// Answers what a majority's word covers; the rest of it later, if that is much
+    /// ([`Mon::has_more`]): so the shell sees who does not read before all answers are made, each
+    /// of which may be long.
     pub(crate) fn answer_ready(&mut self, out: &mut Vec<MonEffect>) {
         let (mut from, mut said) = (out.len(), 0);
         while said < SAID_AT_ONCE && self.has_more() {
             if let Some((_, ask)) = self.q.reads.pop_front() {
                 self.answer(ask, out);
             }
-            let bytes = |e: &MonEffect| if let MonEffect::Send(_, m) = e { m.front.len() + m.data.len() } else { 0 };
+            let bytes = |e: &MonEffect| {
+                if let MonEffect::Send(_, m) = e { m.front.len() + m.data.len() } else { 0 }
+            };
             said += out.get(from..).unwrap_or_default().iter().map(bytes).sum::<usize>();
             from = out.len();
         }
@@ -572,8 +607,9 @@ impl Mon {
     }
 
     fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
-        // Who left before the majority's word came needs none: it would be the manager's work for nothing, too, and whoever comes and goes
-        // would have all of its places. Another monitor forwards it again if it knows better.
+        // Who left before the majority's word came needs none: it would be the manager's work for
+        // nothing, too, and whoever comes and goes would have all of its places. Another monitor
+        // forwards it again if it knows better.
         if !self.sessions.contains_key(&ask.conn) {
             return;
         }
@@ -631,8 +667,9 @@ impl Mon {
         conns.into_iter().for_each(|conn| self.forget_remote(member, conn));
     }
 
-    /// A member, asked at that time, has these connections in its run `boot`: others that it had forwarded for by then are gone. That it
-    /// sent their clients away was not said where it knew of no leader, or the word was lost.
+    /// A member, asked at that time, has these connections in its run `boot`: others that it had
+    /// forwarded for by then are gone. That it sent their clients away was not said where it knew
+    /// of no leader, or the word was lost.
     fn keep_remote(&mut self, member: MemberId, asked: UTime, (boot, open): &(u64, Vec<ConnId>)) {
         let (last, unknown) = self.q.listing;
         if asked != last || self.q.boots.get(&member) != Some(boot) {
@@ -654,7 +691,13 @@ impl Mon {
     }
 
     /// The connection of another monitor's client, made known if it is new.
-    fn remote_conn(&mut self, member: MemberId, boot: u64, conn: ConnId, peer: CarriedPeer) -> Option<ConnId> {
+    fn remote_conn(
+        &mut self,
+        member: MemberId,
+        boot: u64,
+        conn: ConnId,
+        peer: CarriedPeer,
+    ) -> Option<ConnId> {
         if self.q.boots.insert(member, boot).is_some_and(|b| b != boot) {
             self.drop_remote(member);
         }
@@ -672,17 +715,22 @@ impl Mon {
 
     // ---- agreement ----
 
-    /// Does what every other monitor will do with a batch's changes, from the bytes that it will see: the state that
-    /// comes of it, and those bytes; `None` if nothing changes.
+    /// Does what every other monitor will do with a batch's changes, from the bytes that it will
+    /// see: the state that comes of it, and those bytes; `None` if nothing changes.
     ///
     /// # Errors
-    /// Why no monitor could take them. They must not be proposed then: an entry that is agreed on and cannot be
-    /// applied stops every monitor for good.
-    pub(crate) fn rehearse(&self, id: u64, txn: &MonTxn) -> Result<Option<(State, Vec<u8>)>, String> {
+    /// Why no monitor could take them. They must not be proposed then: an entry that is agreed on
+    /// and cannot be applied stops every monitor for good.
+    pub(crate) fn rehearse(
+        &self,
+        id: u64,
+        txn: &MonTxn,
+    ) -> Result<Option<(State, Vec<u8>)>, String> {
         if txn.is_empty() {
             return Ok(None);
         }
-        let p = Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn: txn.clone() };
+        let p =
+            Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn: txn.clone() };
         let data = spirula_encoding::to_vec(&p);
         #[cfg(feature = "plant-bugs")]
         if let Some(poison) = self.q.poison.filter(|_| id.is_multiple_of(Poison::EVERY)) {
@@ -698,7 +746,11 @@ impl Mon {
     }
 
     #[cfg(feature = "plant-bugs")]
-    fn poisoned(&self, poison: Poison, mut p: Proposal) -> Result<Option<(State, Vec<u8>)>, String> {
+    fn poisoned(
+        &self,
+        poison: Poison,
+        mut p: Proposal,
+    ) -> Result<Option<(State, Vec<u8>)>, String> {
         let good = spirula_encoding::to_vec(&p);
         // A name that its table cannot have: as when a manager was called `a/b`.
         p.txn.put("osd-metadata/a/b", spirula_encoding::to_vec(&1u32));
@@ -726,7 +778,8 @@ impl Mon {
         self.q.ticks
     }
 
-    /// Notices a change that is not agreed on, and says so: in health, and every few seconds in the log.
+    /// Notices a change that is not agreed on, and says so: in health, and every few seconds in the
+    /// log.
     fn watch_commits(&mut self) {
         let waits = self.inflight.as_ref().map(|f| self.q.ticks.saturating_sub(f.since));
         self.quorum.stalled = waits.filter(|t| *t >= STALLED_TICKS);
@@ -734,7 +787,8 @@ impl Mon {
             tracing::error!(
                 seconds = ticks / 10,
                 waiting = self.queue.len(),
-                "the monitors do not agree on a change though a majority is heard: nothing can be changed"
+                "the monitors do not agree on a change though a majority is heard: nothing can be \
+                    changed"
             );
         }
     }
@@ -784,7 +838,8 @@ impl Mon {
                 session.warn(*conn, self.fsid, &self.state, out);
             }
         }
-        // One that was taken out of the table stays until the library's members follow, which takes its vote.
+        // One that was taken out of the table stays until the library's members follow, which takes
+        // its vote.
         self.q.belonged |= self.state.members.contains_key(&self.q.identity.member);
     }
 
@@ -798,10 +853,14 @@ impl Mon {
         if s.role != Role::Leader {
             self.q.early.clear();
             let late = std::mem::take(&mut self.q.late).into_iter().map(|(_, f)| f);
-            let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
+            let lost: Vec<Ask> =
+                self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
             let queued = std::mem::take(&mut self.queue);
-            let queued = queued.into_iter().filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
-            let queued: Vec<Ask> = queued.chain(self.snaps.take()).chain(self.proxy.take()).collect();
+            let queued = queued
+                .into_iter()
+                .filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
+            let queued: Vec<Ask> =
+                queued.chain(self.snaps.take()).chain(self.proxy.take()).collect();
             self.park(lost.into_iter().chain(queued));
         }
         self.q.asked = None;
@@ -834,10 +893,18 @@ impl Mon {
             && let Some(leader) = self.q.other_leader()
         {
             let silent = match peer.id.parse() {
-                Ok(osd) if open && peer.kind == EntityType::Osd => self.osds.beacons.state(osd, conn, self.steady),
+                Ok(osd) if open && peer.kind == EntityType::Osd => {
+                    self.osds.beacons.state(osd, conn, self.steady)
+                }
                 _ => beacons::told::NOTHING,
             };
-            let m = MonSession { boot: self.q.boot, conn, open, peer: carried_peer(peer), silent: Since(silent) };
+            let m = MonSession {
+                boot: self.q.boot,
+                conn,
+                open,
+                peer: carried_peer(peer),
+                silent: Since(silent),
+            };
             self.send_member(leader, m.into_message(0), out);
         }
     }
@@ -856,7 +923,11 @@ impl Mon {
             self.q.leading = true;
             self.judging_since = self.steady;
             self.osds.new_leader(&self.state.osdmap, self.steady);
-            self.clock.lead(self.now, self.state.osdmap.modified, crate::time::set_so_far(&self.state));
+            self.clock.lead(
+                self.now,
+                self.state.osdmap.modified,
+                crate::time::set_so_far(&self.state),
+            );
             self.merges = MergeTracker::default();
             self.mds.forget();
             self.quorum.since = self.now;
@@ -888,7 +959,8 @@ impl Mon {
         }
     }
 
-    /// Keeps requests that could not be done until it shows who leads, or a tick. Who forwarded one will do so again.
+    /// Keeps requests that could not be done until it shows who leads, or a tick. Who forwarded one
+    /// will do so again.
     pub(crate) fn park(&mut self, asks: impl IntoIterator<Item = Ask>) {
         self.q.parked.extend(asks.into_iter().filter(|a| a.conn < REMOTE && a.via.is_none()));
     }
@@ -924,8 +996,13 @@ impl Mon {
         if !self.q.reads.is_empty() || !self.q.late.is_empty() || now.is_multiple_of(5) {
             self.confirm(out);
         }
-        let late: Vec<u64> =
-            self.q.forwards.iter().filter(|(_, f)| now >= f.sent_at + FORWARD_AGAIN).map(|(id, _)| *id).collect();
+        let late: Vec<u64> = self
+            .q
+            .forwards
+            .iter()
+            .filter(|(_, f)| now >= f.sent_at + FORWARD_AGAIN)
+            .map(|(id, _)| *id)
+            .collect();
         for id in late {
             if let Some(f) = self.q.forwards.get_mut(&id) {
                 f.sent_at = now;
@@ -962,8 +1039,9 @@ impl Mon {
         self.maybe_compact(out);
     }
 
-    /// A leader of another history, which no majority follows, is left alone for as long as the others need to agree on one of themselves.
-    /// One that has a majority says so with [`MonTime`]: then it is this monitor that is odd.
+    /// A leader of another history, which no majority follows, is left alone for as long as the
+    /// others need to agree on one of themselves. One that has a majority says so with [`MonTime`]:
+    /// then it is this monitor that is odd.
     fn leave_odd_leader(&mut self) {
         let Some(leader) = self.q.other_leader() else { return };
         if self.q.ticks <= self.q.led + UNLED_TICKS {
@@ -976,7 +1054,8 @@ impl Mon {
             tracing::warn!(
                 leader = name,
                 why,
-                "the leader contradicts what is agreed on, and has no majority; not heard for a while"
+                "the leader contradicts what is agreed on, and has no majority; not heard for a \
+                    while"
             );
             node.shun(leader, SHUN_TICKS);
             self.q.led = self.q.ticks;
@@ -1017,7 +1096,8 @@ impl Mon {
             let (skews, room, facts) = (q.skews.clone(), q.room.clone(), Since(q.facts.clone()));
             let sent = self.clock.common(self.now);
             let contradicting = Since(q.contradicting.clone());
-            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room, facts, contradicting };
+            let ask =
+                MonTime { sent, quorum, since: q.since, skews, pairs, room, facts, contradicting };
             self.q.listing = (sent, self.q.next_remote);
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
@@ -1028,10 +1108,17 @@ impl Mon {
         self.reconcile(out);
     }
 
-    /// What was told to this monitor, and to others but that one, of OSD maps that the monitors do not have.
+    /// What was told to this monitor, and to others but that one, of OSD maps that the monitors do
+    /// not have.
     fn forgotten_but_by(&self, monitor: Option<&String>) -> BTreeMap<String, Epoch> {
-        let others = self.quorum.forgotten_elsewhere.iter().filter(|(name, _)| Some(*name) != monitor);
-        others.map(|(_, told)| told).chain([&self.quorum.forgotten]).flatten().map(|(d, e)| (d.clone(), *e)).collect()
+        let others =
+            self.quorum.forgotten_elsewhere.iter().filter(|(name, _)| Some(*name) != monitor);
+        others
+            .map(|(_, told)| told)
+            .chain([&self.quorum.forgotten])
+            .flatten()
+            .map(|(d, e)| (d.clone(), *e))
+            .collect()
     }
 
     /// Brings the library's members one step nearer to the agreed table.
@@ -1041,13 +1128,16 @@ impl Mon {
         let all = || is.voters.iter().chain(&is.learners).copied();
         let gone = |id: &MemberId| !want.contains_key(id);
         let near = |id: &MemberId| {
-            node.lag_of(*id).is_some_and(|l| l <= CAUGHT_UP) && node.silent_for(*id).is_some_and(|t| t < 10)
+            node.lag_of(*id).is_some_and(|l| l <= CAUGHT_UP)
+                && node.silent_for(*id).is_some_and(|t| t < 10)
         };
         let change = None
             .or_else(|| is.learners.iter().copied().find(gone).map(ConfigChange::Remove))
             .or_else(|| is.learners.iter().copied().find(near).map(ConfigChange::AddVoter))
             .or_else(|| all().filter(|id| *id != me).find(gone).map(ConfigChange::Remove))
-            .or_else(|| want.keys().copied().find(|id| !is.contains(*id)).map(ConfigChange::AddLearner))
+            .or_else(|| {
+                want.keys().copied().find(|id| !is.contains(*id)).map(ConfigChange::AddLearner)
+            })
             .or_else(|| (gone(&me) && is.voters.contains(&me)).then_some(ConfigChange::Remove(me)));
         if let Some(c) = change {
             self.with_node(out, |n, fx| {
@@ -1058,8 +1148,9 @@ impl Mon {
         }
     }
 
-    /// Stops a monitor that the others need no more: it is in no table of members, be that the state's or the library's. It goes on
-    /// answering the others until one of those leads and says so ([`MonRemoved`]), or for [`LEAVE_TICKS`].
+    /// Stops a monitor that the others need no more: it is in no table of members, be that the
+    /// state's or the library's. It goes on answering the others until one of those leads and says
+    /// so ([`MonRemoved`]), or for [`LEAVE_TICKS`].
     fn leave_if_removed(&mut self, out: &mut Vec<MonEffect>) {
         let me = self.q.identity.member;
         let agreed = self.q.node.as_ref().is_some_and(|n| n.members().contains(me));
@@ -1077,7 +1168,11 @@ impl Mon {
     pub(crate) fn agreed(&self) -> crate::report::Agreed {
         let Some(node) = &self.q.node else { return crate::report::Agreed::default() };
         let last = node.applied();
-        crate::report::Agreed { first: last.saturating_sub(node.log_weight().0), last, term: node.status().term }
+        crate::report::Agreed {
+            first: last.saturating_sub(node.log_weight().0),
+            last,
+            term: node.status().term,
+        }
     }
 
     fn maybe_compact(&mut self, out: &mut Vec<MonEffect>) {
@@ -1088,7 +1183,8 @@ impl Mon {
         }
     }
 
-    /// Writes a snapshot of what is applied in the place of the log, unless one of it is there already.
+    /// Writes a snapshot of what is applied in the place of the log, unless one of it is there
+    /// already.
     pub(crate) fn compact(&mut self, out: &mut Vec<MonEffect>) {
         let data = self.state.to_bytes();
         self.with_node(out, |n, fx| n.compact(data, fx));
@@ -1101,29 +1197,38 @@ impl Mon {
         let voters = node.members().voters.len();
         let term = s.term.min(u64::from(u32::MAX) / 2) as u32;
         // As Ceph counts: two per election; a monitor alone stands for itself.
-        self.quorum.election_epoch = if voters == 1 { (2 * term).saturating_sub(1) } else { 2 * term };
+        self.quorum.election_epoch =
+            if voters == 1 { (2 * term).saturating_sub(1) } else { 2 * term };
         let large = node.unsendable_snapshot();
         if self.quorum.unsendable.as_ref().map(|(bytes, _)| *bytes) != large {
             self.quorum.unsendable = large.map(|bytes| (bytes, self.state.largest_tables()));
         }
-        let leader = s.leader.and_then(|l| self.state.members.get(&l)).map(|m| m.name.clone()).unwrap_or_default();
+        let leader = s
+            .leader
+            .and_then(|l| self.state.members.get(&l))
+            .map(|m| m.name.clone())
+            .unwrap_or_default();
         if self.q.leads() {
             let name = |id: &MemberId| Some(self.state.members.get(id)?.name.clone());
             let heard = |id: &MemberId| node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS);
             // One that was stopped since contradicts nobody.
             let refuses = |id: &MemberId| {
-                // One that answers no heartbeat either is heard when it wants to be elected, now and then.
+                // One that answers no heartbeat either is heard when it wants to be elected, now
+                // and then.
                 if node.silent_for(*id).is_none_or(|t| t > CONTRADICTED_TICKS) {
                     return None;
                 }
-                let why = self.q.contradiction(*id).or_else(|| self.q.told_contradictions.get(id))?;
+                let why =
+                    self.q.contradiction(*id).or_else(|| self.q.told_contradictions.get(id))?;
                 Some((name(id)?, why.clone()))
             };
             let others = self.state.members.keys().filter(|id| **id != self.q.identity.member);
             let contradicting: BTreeMap<String, String> = others.filter_map(refuses).collect();
             // Who is heard and takes nothing of what is agreed on is no part of it.
-            let here = |id: &MemberId| *id == self.q.identity.member || heard(id) && refuses(id).is_none();
-            let names: Vec<String> = node.members().voters.iter().filter(|id| here(id)).filter_map(name).collect();
+            let here =
+                |id: &MemberId| *id == self.q.identity.member || heard(id) && refuses(id).is_none();
+            let names: Vec<String> =
+                node.members().voters.iter().filter(|id| here(id)).filter_map(name).collect();
             self.quorum.contradicting = contradicting;
             self.set_quorum_names(names);
         } else if s.leader.is_none() {
@@ -1156,15 +1261,21 @@ impl Mon {
 
     fn ask_to_join(&self, out: &mut Vec<MonEffect>) {
         let Identity { fsid, uuid, .. } = self.q.identity;
-        let own = self.state.monmap.mons.get(&self.name).map(|m| m.addrs.clone()).unwrap_or_default();
+        let own =
+            self.state.monmap.mons.get(&self.name).map(|m| m.addrs.clone()).unwrap_or_default();
         let join = MonJoin { fsid, name: self.name.clone(), uuid, addrs: own };
         for addrs in self.q.seeds.iter().filter(|a| **a != join.addrs) {
             // Their names are not known yet.
-            out.push(MonEffect::SendPeer(addrs.to_string(), addrs.clone(), join.clone().into_message(0)));
+            out.push(MonEffect::SendPeer(
+                addrs.to_string(),
+                addrs.clone(),
+                join.clone().into_message(0),
+            ));
         }
     }
 
-    /// A message over the link of monitor `name`, who listens at `addrs`. True if it was one of these.
+    /// A message over the link of monitor `name`, who listens at `addrs`. True if it was one of
+    /// these.
     pub(crate) fn on_peer_message(
         &mut self,
         name: &str,
@@ -1173,7 +1284,8 @@ impl Mon {
         out: &mut Vec<MonEffect>,
     ) -> Result<bool, MessageError> {
         let member = self.member_named(name);
-        // The others know who leads before the leader's first entry is committed, which takes their answers.
+        // The others know who leads before the leader's first entry is committed, which takes their
+        // answers.
         if matches!(m.kind, MonForward::KIND | MonSession::KIND)
             && !self.q.leads()
             && self.q.status().role == Role::Leader
@@ -1216,7 +1328,8 @@ impl Mon {
                     if s.open {
                         let osd = peer_of(s.peer.clone()).filter(|p| p.kind == EntityType::Osd);
                         let conn = self.remote_conn(member, s.boot, s.conn, s.peer);
-                        if let (Some(conn), Some(osd)) = (conn, osd.and_then(|p| p.id.parse().ok())) {
+                        if let (Some(conn), Some(osd)) = (conn, osd.and_then(|p| p.id.parse().ok()))
+                        {
                             self.osds.beacons.told(osd, conn, s.silent.0, self.steady);
                         }
                     } else {
@@ -1261,9 +1374,11 @@ impl Mon {
                     let (here, room) = (self.now, own.unwrap_or(u32::MAX));
                     let open = self.sessions.keys().copied().filter(|c| *c < REMOTE).collect();
                     let sessions = Since((self.q.boot, open));
-                    let contradicts = member.and_then(|m| self.q.contradiction(m)).cloned().unwrap_or_default();
+                    let contradicts =
+                        member.and_then(|m| self.q.contradiction(m)).cloned().unwrap_or_default();
                     let (facts, contradicts) = (Since(facts), Since(contradicts));
-                    let answer = MonTimeReply { sent: t.sent, here, room, facts, sessions, contradicts };
+                    let answer =
+                        MonTimeReply { sent: t.sent, here, room, facts, sessions, contradicts };
                     let told = MonForgotten { daemons: self.quorum.forgotten.clone() };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
@@ -1276,8 +1391,10 @@ impl Mon {
                 if let Some(member) = member.filter(|_| self.q.leads()) {
                     self.keep_remote(member, t.sent, &t.sessions.0);
                     let nanos = |t: UTime| t.as_nanos() as i64;
-                    let round = nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
-                    let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
+                    let round =
+                        nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
+                    let skew =
+                        nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
                     self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
                     self.quorum.facts.insert(name.to_owned(), t.facts.0);
                     match t.contradicts.0 {
@@ -1333,9 +1450,11 @@ impl Mon {
         let known = self.name_of(f.from);
         if known.as_ref().is_none_or(|(n, _)| n != name) {
             let listed = self.state.members.contains_key(&f.from);
-            // Who was taken out of the table takes part until the library's members follow: its vote, and its log if it led, may be
-            // what those who are left need. Of two monitors neither could lead without.
-            let leaving = !listed && self.q.node.as_ref().is_some_and(|n| n.members().contains(f.from));
+            // Who was taken out of the table takes part until the library's members follow: its
+            // vote, and its log if it led, may be what those who are left need. Of two monitors
+            // neither could lead without.
+            let leaving =
+                !listed && self.q.node.as_ref().is_some_and(|n| n.members().contains(f.from));
             // A leader knows every number there is: this one is no longer.
             if self.q.leads() && f.from < self.state.next_member && !listed && !leaving {
                 let here = self.state.monmap.mons.get(name).map(|info| &info.addrs);
@@ -1367,7 +1486,8 @@ impl Mon {
 
     fn on_join(&mut self, j: MonJoin, m: &Message, out: &mut Vec<MonEffect>) {
         if j.fsid != self.fsid {
-            tracing::warn!(name = j.name, fsid = %j.fsid, "a monitor of another cluster wants to join; ignored");
+            tracing::warn!(name = j.name, fsid = %j.fsid, "a monitor of another cluster wants to \
+                join; ignored");
         } else if self.q.leads() {
             self.submit(Request::Join(j), out);
         } else if let Some(leader) = self.q.other_leader() {
@@ -1383,29 +1503,35 @@ impl Mon {
 
     /// Gives a monitor a member number, in the batch.
     pub(crate) fn run_join(&mut self, j: MonJoin, work: &mut Work) {
-        let member = work.state.members.iter().find(|(_, m)| m.name == j.name).map(|(id, m)| (*id, m.uuid));
+        let member =
+            work.state.members.iter().find(|(_, m)| m.name == j.name).map(|(id, m)| (*id, m.uuid));
         if let Some((old, uuid)) = member
             && uuid != j.uuid
             && self.hears(old)
         {
-            // Another store under its name: of another host, or a copy. It may come when the old one is gone.
-            tracing::warn!(name = j.name, at = %j.addrs, "a second monitor of a living one's name wants to join; refused");
+            // Another store under its name: of another host, or a copy. It may come when the old
+            // one is gone.
+            tracing::warn!(name = j.name, at = %j.addrs, "a second monitor of a living one's name \
+                wants to join; refused");
             // It asks every second: it is said once.
             if self.q.refused.len() < KNOWN_MAX && self.q.refused.insert(j.uuid) {
                 work.log(
                     spirula_messages::ceph::log::severity::WARN,
                     format!(
-                        "mon.{} at {} wants to join, but a monitor of that name is in the quorum; refused",
+                        "mon.{} at {} wants to join, but a monitor of that name is in the quorum; \
+                            refused",
                         j.name, j.addrs
                     ),
                 );
             }
             return;
         }
-        // A name that is no monitor's comes in by a token, or because an administrator put it into the map.
+        // A name that is no monitor's comes in by a token, or because an administrator put it into
+        // the map.
         let named = work.state.monmap.mons.contains_key(&j.name);
         if member.is_none() && !(commands::join::take_name(work, &j.name) || named) {
-            tracing::warn!(name = j.name, at = %j.addrs, "a monitor wants to join under a name that no token was given for; refused");
+            tracing::warn!(name = j.name, at = %j.addrs, "a monitor wants to join under a name \
+                that no token was given for; refused");
             return;
         }
         let placed = work.state.monmap.mons.get(&j.name).is_some_and(|m| m.addrs == j.addrs);
@@ -1434,7 +1560,10 @@ impl Mon {
         }
         let before = self.q.identity.member;
         if before != 0 && before != w.member {
-            return self.fail(format!("this store was member {before}, the cluster calls it {}", w.member), out);
+            return self.fail(
+                format!("this store was member {before}, the cluster calls it {}", w.member),
+                out,
+            );
         }
         self.q.known = w.members;
         self.q.identity.member = w.member;
@@ -1473,7 +1602,8 @@ impl Mon {
     pub(crate) fn relay(&self, peer: &Peer, m: &Message, out: &mut Vec<MonEffect>) {
         let others = self.others();
         if !others.is_empty() {
-            let relay = MonRelay { peer: carried_peer(peer), message: Carried(m.clone()) }.into_message(0);
+            let relay =
+                MonRelay { peer: carried_peer(peer), message: Carried(m.clone()) }.into_message(0);
             others.into_iter().for_each(|o| self.send_member(o, relay.clone(), out));
         }
     }
@@ -1505,9 +1635,15 @@ impl Mon {
                     }
                 }
                 After::Welcome { name, addrs, uuid } => {
-                    let found = self.state.members.iter().find(|(_, m)| (&m.name, m.uuid) == (&name, uuid));
+                    let found =
+                        self.state.members.iter().find(|(_, m)| (&m.name, m.uuid) == (&name, uuid));
                     if let Some((member, _)) = found {
-                        let all = self.state.members.keys().filter_map(|id| Some((*id, self.name_of(*id)?))).collect();
+                        let all = self
+                            .state
+                            .members
+                            .keys()
+                            .filter_map(|id| Some((*id, self.name_of(*id)?)))
+                            .collect();
                         let m = MonWelcome { uuid, member: *member, members: all };
                         out.push(MonEffect::SendPeer(name, addrs, m.into_message(0)));
                     }
@@ -1526,9 +1662,11 @@ mod tests {
     #[test]
     fn an_entry_that_nobody_could_apply_is_found_before_it_is_proposed() {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let map =
+            OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
         let state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
-        let bytes = |txn: MonTxn| spirula_encoding::to_vec(&Proposal { member: 1, boot: 2, id: 3, txn });
+        let bytes =
+            |txn: MonTxn| spirula_encoding::to_vec(&Proposal { member: 1, boot: 2, id: 3, txn });
         let one = |key: &str, value: &[u8]| {
             let mut txn = MonTxn::default();
             txn.put(key, value.to_vec());
@@ -1552,7 +1690,8 @@ mod tests {
     #[test]
     fn names_of_rows_may_hold_anything() {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let map =
+            OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
         let state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
         let mut edited = state.clone();
         for name in ["a/b", "/", "", "kv/x", "osdmap/inc/1"] {

@@ -1,10 +1,11 @@
 //! `mon scrub`: do all monitors hold the same state?
 //!
-//! Monitors apply the same entries in the same order, so after an entry their states are the same, to the byte. Where they are not,
-//! memory or program is at fault, and nobody sees it before somebody asks the monitor that is wrong. So the leader names the entry
-//! that it has applied last, and what each table of its state comes to then. Every other monitor compares when it has applied that
-//! entry, and says which tables differ; one that is past it says that, and all are asked about a newer one. What came of it is in the
-//! cluster log, as with Ceph.
+//! Monitors apply the same entries in the same order, so after an entry their states are the same,
+//! to the byte. Where they are not, memory or program is at fault, and nobody sees it before
+//! somebody asks the monitor that is wrong. So the leader names the entry that it has applied last,
+//! and what each table of its state comes to then. Every other monitor compares when it has applied
+//! that entry, and says which tables differ; one that is past it says that, and all are asked about
+//! a newer one. What came of it is in the cluster log, as with Ceph.
 
 use crate::event::MonEffect;
 use crate::mon::Mon;
@@ -54,7 +55,8 @@ pub(crate) fn sums(state: &State) -> Sums {
     for (key, value) in state.to_txn().ops {
         let table = key.split('/').next().unwrap_or_default();
         let (rows, sum) = sums.entry(table.to_owned()).or_insert((0, u64::from(u32::MAX)));
-        // Rows come in the order of their keys. Both lengths are in it, so that no byte can be of one or the other.
+        // Rows come in the order of their keys. Both lengths are in it, so that no byte can be of
+        // one or the other.
         let mut crc = *sum as u32;
         for part in [key.as_bytes(), value.as_deref().unwrap_or_default()] {
             crc = crc32c(crc, &(part.len() as u64).to_le_bytes());
@@ -86,7 +88,8 @@ impl Mon {
         }
         let agree = vec![self.name.clone()];
         let (waits, differs) = (others.into_iter().collect(), BTreeMap::new());
-        self.scrubs.running = Some(Running { index, sums, waits, differs, agree, since: self.ticks(), entries });
+        self.scrubs.running =
+            Some(Running { index, sums, waits, differs, agree, since: self.ticks(), entries });
         self.end_scrub(false);
     }
 
@@ -99,15 +102,32 @@ impl Mon {
     /// Answers if the entry that was asked about is applied.
     pub(crate) fn answer_scrub(&mut self, out: &mut Vec<MonEffect>) {
         let applied = self.applied();
-        let Some((leader, ask)) = self.scrubs.asked.take_if(|(_, ask)| ask.index <= applied) else { return };
+        let Some((leader, ask)) = self.scrubs.asked.take_if(|(_, ask)| ask.index <= applied) else {
+            return;
+        };
         let past = ask.index < applied;
         let differ = if past { Vec::new() } else { differing(&ask.tables, &sums(&self.state)) };
-        self.send_member(leader, MonScrubbed { index: ask.index, past, differ }.into_message(0), out);
+        self.send_member(
+            leader,
+            MonScrubbed { index: ask.index, past, differ }.into_message(0),
+            out,
+        );
     }
 
     /// Another monitor has compared.
-    pub(crate) fn on_scrubbed(&mut self, member: MemberId, name: &str, m: MonScrubbed, out: &mut Vec<MonEffect>) {
-        let Some(s) = self.scrubs.running.as_mut().filter(|s| s.index == m.index && s.waits.contains(&member)) else {
+    pub(crate) fn on_scrubbed(
+        &mut self,
+        member: MemberId,
+        name: &str,
+        m: MonScrubbed,
+        out: &mut Vec<MonEffect>,
+    ) {
+        let Some(s) = self
+            .scrubs
+            .running
+            .as_mut()
+            .filter(|s| s.index == m.index && s.waits.contains(&member))
+        else {
             return;
         };
         if m.past && s.entries < ENTRIES {
@@ -132,7 +152,8 @@ impl Mon {
         }
         self.scrubs.asked = None;
         let now = self.ticks();
-        let late = self.scrubs.running.as_ref().is_some_and(|s| now.saturating_sub(s.since) >= PATIENCE);
+        let late =
+            self.scrubs.running.as_ref().is_some_and(|s| now.saturating_sub(s.since) >= PATIENCE);
         if late {
             self.end_scrub(true);
         }
@@ -141,7 +162,8 @@ impl Mon {
     fn end_scrub(&mut self, anyhow: bool) {
         let Some(s) = self.scrubs.running.take_if(|s| anyhow || s.waits.is_empty()) else { return };
         let of = |what: fn(&(u64, u64)) -> u64| {
-            let all: Vec<String> = s.sums.iter().map(|(table, sum)| format!("{table}={}", what(sum))).collect();
+            let all: Vec<String> =
+                s.sums.iter().map(|(table, sum)| format!("{table}={}", what(sum))).collect();
             all.join(",")
         };
         let (keys, sums) = (of(|s| s.0), of(|s| s.1));
@@ -149,7 +171,10 @@ impl Mon {
         agree.sort();
         let mut said = Vec::new();
         if s.differs.is_empty() {
-            let line = format!("scrub ok on {}: ScrubResult(keys {{{keys}}} crc {{{sums}}})", agree.join(","));
+            let line = format!(
+                "scrub ok on {}: ScrubResult(keys {{{keys}}} crc {{{sums}}})",
+                agree.join(",")
+            );
             said.push((severity::INFO, line));
         } else {
             said.push((severity::ERROR, "scrub mismatch".to_owned()));
@@ -162,7 +187,10 @@ impl Mon {
         let silent: Vec<String> =
             s.waits.iter().filter_map(|m| Some(self.state.members.get(m)?.name.clone())).collect();
         if !silent.is_empty() {
-            said.push((severity::WARN, format!("scrub: no answer from mon.{}", silent.join(", mon."))));
+            said.push((
+                severity::WARN,
+                format!("scrub: no answer from mon.{}", silent.join(", mon.")),
+            ));
         }
         self.scrubs.said.extend(said);
     }
@@ -189,7 +217,8 @@ mod tests {
     #[test]
     fn every_row_counts_for_its_table() {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let map =
+            OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
         let state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
         let with = |rows: &[(&str, &'static str)]| {
             let mut s = state.clone();

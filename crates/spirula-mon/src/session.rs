@@ -6,17 +6,20 @@ use crate::config::{self, Traits};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::mds::bounds::FS_NAME_MAX;
 use crate::state::State;
-use spirula_messages::ceph::{MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription};
+use spirula_messages::ceph::{
+    MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription,
+};
 use spirula_messages::cluster::control::WHOLE_OSDMAP;
 use spirula_messages::{Body, Message};
 use spirula_settings::options;
 use spirula_types::{EntityType, Epoch, Uuid};
 use std::collections::BTreeMap;
 
-/// Options of Ceph's clients and metadata servers whose defaults here are not those that they come with. With theirs, one whose
-/// monitor's host is gone without a word notices it after half a minute: a metadata server that no monitor has heard for so long has
-/// lost its rank.
-const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
+/// Options of Ceph's clients and metadata servers whose defaults here are not those that they come
+/// with. With theirs, one whose monitor's host is gone without a word notices it after half a
+/// minute: a metadata server that no monitor has heard for so long has lost its rank.
+const OF_CLIENTS: [&str; 3] =
+    ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
 /// Bytes of OSD maps that one peer is sent at a time, about: one map at least.
@@ -28,7 +31,8 @@ const SUBSCRIPTIONS_MAX: usize = 64;
 /// Bytes of a host's name, at most, as of any name in the DNS.
 const HOSTNAME_MAX: usize = 255;
 /// What is served under one name.
-const SERVED: [&str; 8] = ["monmap", "config", "osdmap", WHOLE_OSDMAP, "mgrmap", "mdsmap", "fsmap", "fsmap.user"];
+const SERVED: [&str; 8] =
+    ["monmap", "config", "osdmap", WHOLE_OSDMAP, "mgrmap", "mdsmap", "fsmap", "fsmap.user"];
 /// Most log lines in one message.
 const LOG_PER_MESSAGE: usize = 200;
 
@@ -39,8 +43,9 @@ struct Sub {
     once: bool,
 }
 
-/// Is anything served under this name? Of what is not, as of `osd_pg_creates` and `kv:…`, nothing is ever sent, and nothing need be kept:
-/// whoever may log in may ask for a name of a mebibyte. There may be a file system of such a name later.
+/// Is anything served under this name? Of what is not, as of `osd_pg_creates` and `kv:…`, nothing
+/// is ever sent, and nothing need be kept: whoever may log in may ask for a name of a mebibyte.
+/// There may be a file system of such a name later.
 fn is_served(what: &str) -> bool {
     SERVED.contains(&what)
         || what.strip_prefix("log-").is_some_and(|level| severity_by_name(level).is_some())
@@ -91,7 +96,8 @@ impl Session {
         }
         for s in what.into_iter().filter(|s| is_served(&s.what)) {
             if self.subs.len() >= SUBSCRIPTIONS_MAX && !self.subs.contains_key(&s.what) {
-                tracing::debug!(peer = %self.peer.auth_name(), what = s.what, "too many subscriptions, ignored");
+                tracing::debug!(peer = %self.peer.auth_name(), what = s.what, "too many \
+                    subscriptions, ignored");
                 continue;
             }
             if s.what == "config" {
@@ -150,19 +156,28 @@ impl Session {
         match what {
             "monmap" => {
                 let next = due(state.monmap.epoch)?;
-                send(MMonMap { monmap: spirula_encoding::to_vec(&*state.monmap).into() }.into_message(0));
+                send(
+                    MMonMap { monmap: spirula_encoding::to_vec(&*state.monmap).into() }
+                        .into_message(0),
+                );
                 Some(next)
             }
             "config" => {
-                // Every change of the state comes here, for every session: its values are brought to their form when they are sent.
+                // Every change of the state comes here, for every session: its values are brought
+                // to their form when they are sent.
                 let stored = self.stored_config(state);
-                let same = |sent: &BTreeMap<String, String>| sent.iter().map(|(k, v)| (&**k, &**v)).eq(stored.clone());
+                let same = |sent: &BTreeMap<String, String>| {
+                    sent.iter().map(|(k, v)| (&**k, &**v)).eq(stored.clone())
+                };
                 if self.config_sent.as_ref().is_some_and(same) {
                     return None;
                 }
-                let config = stored.iter().map(|(k, v)| ((*k).to_owned(), config::normal(k, v).into_owned()));
+                let config = stored
+                    .iter()
+                    .map(|(k, v)| ((*k).to_owned(), config::normal(k, v).into_owned()));
                 send(MConfig { config: self.with_defaults(config.collect()) }.into_message(0));
-                self.config_sent = Some(stored.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect());
+                self.config_sent =
+                    Some(stored.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect());
                 Some(sub.next)
             }
             "osdmap" => {
@@ -174,19 +189,26 @@ impl Session {
                 self.osdmaps_owed = last < state.osdmap.epoch;
                 Some(u64::from(last) + 1)
             }
-            // One map as a whole: the next of an OSD to which the change that leads there does not fit.
+            // One map as a whole: the next of an OSD to which the change that leads there does not
+            // fit.
             WHOLE_OSDMAP if self.peer.kind == EntityType::Osd => {
                 let next = due(state.osdmap.epoch)?;
                 let epoch = (sub.next as Epoch).max(state.oldest_osdmap());
                 let full = state.osdmap_at(epoch)?;
                 let fulls = vec![(epoch, full.bytes().clone())];
                 let (oldest, newest) = (state.settled_osdmap(), state.osdmap.epoch);
-                send(MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }.into_message(0));
+                send(
+                    MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }
+                        .into_message(0),
+                );
                 Some(next)
             }
             "mgrmap" => {
                 let next = due(state.mgrmap.epoch)?;
-                send(MMgrMap { mgrmap: spirula_encoding::to_vec(&*state.mgrmap).into() }.into_message(0));
+                send(
+                    MMgrMap { mgrmap: spirula_encoding::to_vec(&*state.mgrmap).into() }
+                        .into_message(0),
+                );
                 Some(next)
             }
             w if w == "mdsmap" || w.starts_with("mdsmap.") => {
@@ -217,12 +239,15 @@ impl Session {
         }
     }
 
-    /// Tells a client of an OSD map in which OSDs went down: its requests may be with them, and it would ask for the next map only when
-    /// a connection breaks, or some ten seconds later. If it lacks more than the newest few epochs it asks for the rest.
+    /// Tells a client of an OSD map in which OSDs went down: its requests may be with them, and it
+    /// would ask for the next map only when a connection breaks, or some ten seconds later. If it
+    /// lacks more than the newest few epochs it asks for the rest.
     ///
-    /// Whoever never asked over this connection for OSD maps is told nothing, as by Ceph's monitors: he may have no use for them (a
-    /// client looks for the monitors and its options first, over a connection of its own), and Ceph's programs then print, of each,
-    /// that nobody took it. So a client that lost its monitor together with an OSD learns of that as late as it does with Ceph.
+    /// Whoever never asked over this connection for OSD maps is told nothing, as by Ceph's
+    /// monitors: he may have no use for them (a client looks for the monitors and its options
+    /// first, over a connection of its own), and Ceph's programs then print, of each, that nobody
+    /// took it. So a client that lost its monitor together with an OSD learns of that as late as it
+    /// does with Ceph.
     pub fn warn(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
         let newest = state.osdmap.epoch;
         if self.peer.kind != EntityType::Client
@@ -240,7 +265,13 @@ impl Session {
         self.osdmap_sent = newest;
         let m = match incrementals.is_empty() {
             true => newest_osdmap(fsid, state, newest),
-            false => MOsdMap { fsid, incrementals, fulls: Vec::new(), oldest: state.oldest_osdmap(), newest },
+            false => MOsdMap {
+                fsid,
+                incrementals,
+                fulls: Vec::new(),
+                oldest: state.oldest_osdmap(),
+                newest,
+            },
         };
         out.push(MonEffect::Send(conn, m.into_message(0)));
     }
@@ -263,7 +294,13 @@ impl Session {
     }
 }
 
-fn push_log(level: u16, sub: Sub, fsid: Uuid, state: &State, send: &mut impl FnMut(Message)) -> Option<u64> {
+fn push_log(
+    level: u16,
+    sub: Sub,
+    fsid: Uuid,
+    state: &State,
+    send: &mut impl FnMut(Message),
+) -> Option<u64> {
     let last = state.log.last();
     let wanted = |e: &spirula_messages::ceph::LogEntry| e.severity >= level;
     let entries: Vec<_> = if sub.next == 0 {
@@ -288,18 +325,32 @@ fn are_dear(state: &State, start: Epoch) -> bool {
 /// The newest OSD map, whole.
 fn newest_osdmap(fsid: Uuid, state: &State, oldest: Epoch) -> MOsdMap {
     let newest = state.osdmap.epoch;
-    MOsdMap { fsid, incrementals: Vec::new(), fulls: vec![(newest, state.osdmap.bytes().clone())], oldest, newest }
+    MOsdMap {
+        fsid,
+        incrementals: Vec::new(),
+        fulls: vec![(newest, state.osdmap.bytes().clone())],
+        oldest,
+        newest,
+    }
 }
 
-/// OSD maps from `start` (0: newest full map), and the epoch of the last one. Who needs every epoch (`history`) gets the
-/// oldest kept full map and all that follows when `start` is older than that, and is told from when on maps are needed; everybody
-/// else gets the newest full map then, and where the changes have more bytes. Of what has more than [`MAPS_BYTES`] the rest is for later:
-/// it would all wait for the peer, which counts as one that does not read when it has not taken a few times as much.
-fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> (Vec<Message>, Epoch) {
+/// OSD maps from `start` (0: newest full map), and the epoch of the last one. Who needs every epoch
+/// (`history`) gets the oldest kept full map and all that follows when `start` is older than that,
+/// and is told from when on maps are needed; everybody else gets the newest full map then, and
+/// where the changes have more bytes. Of what has more than [`MAPS_BYTES`] the rest is for later:
+/// it would all wait for the peer, which counts as one that does not read when it has not taken a
+/// few times as much.
+fn osdmap_messages(
+    fsid: Uuid,
+    state: &State,
+    start: Epoch,
+    history: bool,
+) -> (Vec<Message>, Epoch) {
     let newest = state.osdmap.epoch;
     let begins = state.oldest_osdmap();
     let oldest = if history { state.settled_osdmap() } else { begins };
-    let message = |incrementals, fulls| MOsdMap { fsid, incrementals, fulls, oldest, newest }.into_message(0);
+    let message =
+        |incrementals, fulls| MOsdMap { fsid, incrementals, fulls, oldest, newest }.into_message(0);
     let full_newest = || {
         // A client that is told of older ones may ask for what is between.
         let oldest = if history { oldest } else { newest };
@@ -337,12 +388,14 @@ fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> (V
 mod tests {
     use super::*;
 
-    /// What nobody serves, and what no file system can be called, is not kept for as long as the connection lasts, nor is the name of a host
-    /// that is none; what is served is, whatever else was asked for.
+    /// What nobody serves, and what no file system can be called, is not kept for as long as the
+    /// connection lasts, nor is the name of a host that is none; what is served is, whatever else
+    /// was asked for.
     #[test]
     fn what_a_session_subscribed_to_takes_little_memory() {
         let addrs = Default::default();
-        let peer = Peer { kind: EntityType::Client, id: "u".into(), global_id: 5, addrs, features: 0 };
+        let peer =
+            Peer { kind: EntityType::Client, id: "u".into(), global_id: 5, addrs, features: 0 };
         let mut session = Session::new(peer);
         let mut subscribe = |what: String, host: String| {
             session.subscribe(vec![Subscription { what, start: 0, once: false }], host);
@@ -351,7 +404,9 @@ mod tests {
         let long = "x".repeat((1 << 20) - 100);
         for n in 0..SUBSCRIPTIONS_MAX {
             // A message of a client may have 1 MiB; for what begins so nobody needs a capability.
-            for what in ["monmap", "config", "mdsmap", "log-", "kv:", "fsmap.user", "osd_pg_creates"] {
+            for what in
+                ["monmap", "config", "mdsmap", "log-", "kv:", "fsmap.user", "osd_pg_creates"]
+            {
                 assert_eq!(subscribe(format!("{what}.{n}.{long}"), long.clone()), 0, "{what}");
             }
         }
@@ -364,14 +419,19 @@ mod tests {
         for what in &all {
             subscribe(what.clone(), "host".into());
         }
-        assert_eq!(subscribe(String::new(), String::new()), 4 + all.iter().map(String::len).sum::<usize>());
-        let full = (0..2 * SUBSCRIPTIONS_MAX)
-            .map(|n| subscribe(format!("mdsmap.{n}.{}", "x".repeat(FS_NAME_MAX - 5)), String::new()));
+        assert_eq!(
+            subscribe(String::new(), String::new()),
+            4 + all.iter().map(String::len).sum::<usize>()
+        );
+        let full = (0..2 * SUBSCRIPTIONS_MAX).map(|n| {
+            subscribe(format!("mdsmap.{n}.{}", "x".repeat(FS_NAME_MAX - 5)), String::new())
+        });
         assert!(full.max().unwrap() <= 32 << 10);
     }
 
-    /// Large maps were let go of though they are needed: an OSD that lacks them gets the oldest that leads to the newest, and is not told
-    /// that what was before is settled; a client gets the newest, and nothing that makes it ask for those between.
+    /// Large maps were let go of though they are needed: an OSD that lacks them gets the oldest
+    /// that leads to the newest, and is not told that what was before is settled; a client gets the
+    /// newest, and nothing that makes it ask for those between.
     #[test]
     fn who_is_behind_what_is_kept_gets_a_full_map() {
         let mut state = crate::state::osdmaps::tests::new().0;
@@ -385,7 +445,8 @@ mod tests {
             let mut all = Vec::new();
             while start <= newest {
                 let (messages, last) = osdmap_messages(Uuid::default(), &state, start, history);
-                let bytes: usize = messages.iter().map(|m| m.front.len() + m.middle.len() + m.data.len()).sum();
+                let bytes: usize =
+                    messages.iter().map(|m| m.front.len() + m.middle.len() + m.data.len()).sum();
                 assert!(bytes <= 12 << 20, "{bytes} bytes at a time");
                 all.extend(messages.iter().map(|m| MOsdMap::from_message(m).unwrap()));
                 start = last + 1;
@@ -395,14 +456,19 @@ mod tests {
         for start in [2, 7, begins] {
             let osd = sent(start, true);
             let fulls: Vec<Epoch> = osd.iter().flat_map(|m| &m.fulls).map(|(e, _)| *e).collect();
-            let incs: Vec<Epoch> = osd.iter().flat_map(|m| &m.incrementals).map(|(e, _)| *e).collect();
+            let incs: Vec<Epoch> =
+                osd.iter().flat_map(|m| &m.incrementals).map(|(e, _)| *e).collect();
             assert_eq!((fulls, incs), (vec![begins], (begins + 1..=newest).collect()));
             assert!(osd.iter().all(|m| m.oldest == 1 && m.newest == newest));
         }
         for start in [0, 2, begins, newest - 5] {
             let client = sent(start, false);
             let fulls: Vec<Epoch> = client.iter().flat_map(|m| &m.fulls).map(|(e, _)| *e).collect();
-            assert_eq!((client.len(), fulls, client[0].incrementals.len()), (1, vec![newest], 0), "{start}");
+            assert_eq!(
+                (client.len(), fulls, client[0].incrementals.len()),
+                (1, vec![newest], 0),
+                "{start}"
+            );
             assert_eq!(client[0].oldest, newest);
         }
         let (next, client) = (sent(newest, true), sent(newest, false));
@@ -410,8 +476,8 @@ mod tests {
         assert!(client[0].incrementals.len() + client[0].fulls.len() == 1);
     }
 
-    /// Who lacks many large maps is sent some at a time, the next ones when it has taken those, whatever changes meanwhile; a subscription
-    /// that is to be served once is served to its end.
+    /// Who lacks many large maps is sent some at a time, the next ones when it has taken those,
+    /// whatever changes meanwhile; a subscription that is to be served once is served to its end.
     #[test]
     fn who_lacks_many_large_maps_gets_some_at_a_time() {
         let mut state = crate::state::osdmaps::tests::new().0;
@@ -421,7 +487,13 @@ mod tests {
         };
         (0..8).for_each(|n| change(&mut state, n));
         let (addrs, features) = (Default::default(), spirula_types::features::PACIFIC);
-        let mut osd = Session::new(Peer { kind: EntityType::Osd, id: "0".into(), global_id: 0, addrs, features });
+        let mut osd = Session::new(Peer {
+            kind: EntityType::Osd,
+            id: "0".into(),
+            global_id: 0,
+            addrs,
+            features,
+        });
         let got = |out: &mut Vec<MonEffect>| {
             let maps = std::mem::take(out).into_iter().map(|e| match e {
                 MonEffect::Send(7, m) => MOsdMap::from_message(&m).unwrap(),
@@ -430,10 +502,16 @@ mod tests {
             maps.flat_map(|m| m.incrementals).map(|(e, _)| e).collect::<Vec<_>>()
         };
         for once in [false, true] {
-            osd.subscribe(vec![Subscription { what: "osdmap".into(), start: 2, once }], String::new());
+            osd.subscribe(
+                vec![Subscription { what: "osdmap".into(), start: 2, once }],
+                String::new(),
+            );
             let mut out = Vec::new();
             osd.push(7, Uuid::default(), &state, &mut out);
-            assert_eq!((got(&mut out), osd.osdmap_sent(), osd.is_owed_osdmaps()), (vec![2], 2, true));
+            assert_eq!(
+                (got(&mut out), osd.osdmap_sent(), osd.is_owed_osdmaps()),
+                (vec![2], 2, true)
+            );
             change(&mut state, 100 + usize::from(once));
             osd.push(7, Uuid::default(), &state, &mut out);
             assert!(out.is_empty(), "it has not taken those before");

@@ -1,16 +1,20 @@
-//! Snapshots, as far as the monitors have to do with them: their numbers, their names, and the list of those that are gone.
+//! Snapshots, as far as the monitors have to do with them: their numbers, their names, and the list
+//! of those that are gone.
 //!
-//! A pool's snapshots are the pool's own (`ceph osd pool mksnap`, by name) or its clients' (RBD, CephFS: numbers without
-//! names, which the clients keep), never both. Either way the pool's `snap_seq` counts up, and no number is used twice.
-//! A removed one stands in the OSD map's queue of removed snapshots until every PG of the pool has said that it holds
-//! nothing of it any more ([`spirula_maps::PgDigest::purged_snaps`]); then it leaves the queue. Nothing else remembers it:
+//! A pool's snapshots are the pool's own (`ceph osd pool mksnap`, by name) or its clients' (RBD,
+//! CephFS: numbers without names, which the clients keep), never both. Either way the pool's
+//! `snap_seq` counts up, and no number is used twice. A removed one stands in the OSD map's queue
+//! of removed snapshots until every PG of the pool has said that it holds nothing of it any more
+//! ([`spirula_maps::PgDigest::purged_snaps`]); then it leaves the queue. Nothing else remembers it:
 //! who removes it once more has the PGs look again, and find nothing.
 //!
-//! Whoever may write to a pool may make snapshots of its own there, and each makes an epoch of the OSD map. So the
-//! requests of one [`TURN`] share an epoch: a client that asks for one after the other gets 20 a second at first, and when it has used
-//! up [`TURNS`], one a second until it is quiet. Else one client made 20 maps a second for ever, which all others must read.
+//! Whoever may write to a pool may make snapshots of its own there, and each makes an epoch of the
+//! OSD map. So the requests of one [`TURN`] share an epoch: a client that asks for one after the
+//! other gets 20 a second at first, and when it has used up [`TURNS`], one a second until it is
+//! quiet. Else one client made 20 maps a second for ever, which all others must read.
 //!
-//! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and `MPoolOp`.
+//! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and
+//! `MPoolOp`.
 
 use crate::commands::Command;
 use crate::event::ConnId;
@@ -33,27 +37,31 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Requests that make or remove snapshots share an epoch within so many nanoseconds.
 const TURN: u64 = 50_000_000;
-/// So many turns may follow each other like that. Each of these comes again after so many nanoseconds.
+/// So many turns may follow each other like that. Each of these comes again after so many
+/// nanoseconds.
 const TURNS: u64 = 60;
 const TURN_AGAIN: u64 = 1_000_000_000;
 /// So many requests wait for their turn, each in its share of that ([`Mon::share`]).
 pub(crate) const TURNS_MAX: usize = 8192;
-/// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
-/// another, while PGs could not work them off. Each client has the map with all of them.
+/// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were
+/// removed, none next to another, while PGs could not work them off. Each client has the map with
+/// all of them.
 const QUEUE_INTERVALS_MAX: usize = 16_384;
 /// Snapshots of a pool's own, at most: each is in every OSD map.
 const POOL_SNAPS_MAX: usize = 4096;
-/// The highest number that somebody else than the monitors may have given to a snapshot. Beyond it there are as many again, which
-/// nobody comes to the end of by asking for one after the other.
+/// The highest number that somebody else than the monitors may have given to a snapshot. Beyond it
+/// there are as many again, which nobody comes to the end of by asking for one after the other.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Snapshots that leave the queue in one epoch: so many (Ceph's `mon_max_snap_prune_per_epoch`), or this part of the queue, if that is
-/// more: what came fast must not take long to go.
+/// Snapshots that leave the queue in one epoch: so many (Ceph's `mon_max_snap_prune_per_epoch`), or
+/// this part of the queue, if that is more: what came fast must not take long to go.
 const PRUNED_PER_EPOCH: u64 = 100;
 const PRUNED_SHARE: u64 = 8;
-/// Epochs of removals that are remembered until a digest is as new, at most. If there are more, none counts before the next digest.
+/// Epochs of removals that are remembered until a digest is as new, at most. If there are more,
+/// none counts before the next digest.
 const RECENT_MAX: Epoch = 1024;
 
-/// Requests that wait for their turn. Not part of the agreed state: whoever lost its monitor asks again.
+/// Requests that wait for their turn. Not part of the agreed state: whoever lost its monitor asks
+/// again.
 #[derive(Default)]
 pub(crate) struct SnapTurns {
     waiting: VecDeque<Ask>,
@@ -63,8 +71,9 @@ pub(crate) struct SnapTurns {
     recent: Recent,
 }
 
-/// What was removed lately. A digest made with a map from before says nothing of it: if a snapshot is removed once more, after it left the
-/// queue, what PGs say there is of the first time. Made of the agreed state, by whoever leads.
+/// What was removed lately. A digest made with a map from before says nothing of it: if a snapshot
+/// is removed once more, after it left the queue, what PGs say there is of the first time. Made of
+/// the agreed state, by whoever leads.
 #[derive(Default)]
 struct Recent {
     /// The epoch up to which this is known; 0 for never.
@@ -75,21 +84,27 @@ struct Recent {
 }
 
 impl Recent {
-    /// Follows the state's maps; `told`: the epoch of the digest's, of whose removals nothing more need be known.
+    /// Follows the state's maps; `told`: the epoch of the digest's, of whose removals nothing more
+    /// need be known.
     fn follow(&mut self, state: &State, told: Epoch) {
         let now = state.osdmap.epoch;
         if self.seen == 0 || now.saturating_sub(self.seen) > RECENT_MAX {
             self.forget(now);
         }
         for epoch in self.seen + 1..=now {
-            match state.incrementals.get(&epoch).map(|b| spirula_encoding::from_slice::<Incremental>(b)) {
+            match state
+                .incrementals
+                .get(&epoch)
+                .map(|b| spirula_encoding::from_slice::<Incremental>(b))
+            {
                 Some(Ok(inc)) if inc.new_removed_snaps.is_empty() => {}
                 Some(Ok(inc)) => drop(self.removed.insert(epoch, inc.new_removed_snaps)),
                 Some(Err(_)) | None => self.forget(epoch),
             }
         }
         self.seen = now;
-        // Another manager may come with an older map: its digest has to wait, for what is forgotten here.
+        // Another manager may come with an older map: its digest has to wait, for what is forgotten
+        // here.
         self.floor = self.floor.max(told.min(now));
         self.removed.retain(|epoch, _| *epoch > told);
         if self.removed.len() > RECENT_MAX as usize {
@@ -109,14 +124,20 @@ impl Recent {
     }
 }
 
-/// Does this make or remove a snapshot, or a fence? A small client may do either, and each would be an epoch of the map that
-/// everybody has.
+/// Does this make or remove a snapshot, or a fence? A small client may do either, and each would be
+/// an epoch of the map that everybody has.
 pub(crate) fn is_of_turns(m: &Message, command: Option<&Command>) -> bool {
     m.kind == kind::REMOVE_SNAPS
         || command.is_some_and(Command::is_about_fences)
         || m.kind == kind::POOL_OP
             && MPoolOp::from_message(m).is_ok_and(|m| {
-                [op::CREATE_SNAP, op::DELETE_SNAP, op::CREATE_UNMANAGED_SNAP, op::DELETE_UNMANAGED_SNAP].contains(&m.op)
+                [
+                    op::CREATE_SNAP,
+                    op::DELETE_SNAP,
+                    op::CREATE_UNMANAGED_SNAP,
+                    op::DELETE_UNMANAGED_SNAP,
+                ]
+                .contains(&m.op)
             })
 }
 
@@ -196,15 +217,21 @@ fn pool_mut(work: &mut Work, id: PoolId) -> Result<&mut PgPool, Refusal> {
 /// Takes a snapshot of a pool, by name.
 ///
 /// # Errors
-/// EINVAL for a name that is none, or if the pool's snapshots are its clients'; EEXIST; ENOSPC beyond 4,096 of them.
+/// EINVAL for a name that is none, or if the pool's snapshots are its clients'; EEXIST; ENOSPC
+/// beyond 4,096 of them.
 pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
     let (epoch, now) = (work.next_epoch(), work.now);
     let pool_name = work.osd().pool_name(id).to_owned();
     // It may be empty, as with Ceph (go-ceph's tests make such a one).
     if name.len() > 256 || name.chars().any(char::is_control) {
-        return Err((EINVAL, "a snapshot's name has at most 256 bytes and no control characters".into()));
+        return Err((
+            EINVAL,
+            "a snapshot's name has at most 256 bytes and no control characters".into(),
+        ));
     }
-    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    let Some(p) = work.osd().pool(id) else {
+        return Err((ENOENT, format!("pool {id} does not exist")));
+    };
     if p.is_selfmanaged_snaps_mode() {
         return Err((EINVAL, format!("pool {pool_name} is in unmanaged snaps mode")));
     }
@@ -212,7 +239,10 @@ pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
         return Err((EEXIST, format!("pool {pool_name} snap {name} already exists")));
     }
     if p.snaps.len() >= POOL_SNAPS_MAX {
-        return Err((ENOSPC, format!("pool {pool_name} has {POOL_SNAPS_MAX} snapshots, as many as a pool may have")));
+        return Err((
+            ENOSPC,
+            format!("pool {pool_name} has {POOL_SNAPS_MAX} snapshots, as many as a pool may have"),
+        ));
     }
     let p = pool_mut(work, id)?;
     p.flags |= flag::POOL_SNAPS;
@@ -229,7 +259,9 @@ pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
 pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
     let epoch = work.next_epoch();
     let pool_name = work.osd().pool_name(id).to_owned();
-    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    let Some(p) = work.osd().pool(id) else {
+        return Err((ENOENT, format!("pool {id} does not exist")));
+    };
     if p.is_selfmanaged_snaps_mode() {
         return Err((EINVAL, format!("pool {pool_name} is in unmanaged snaps mode")));
     }
@@ -247,8 +279,13 @@ pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
 fn removed(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
     let full = |s: &SnapIntervals| s.count() >= QUEUE_INTERVALS_MAX;
     let map = work.osd();
-    if map.removed_snaps_queue.get(&id).is_some_and(full) || map.new_removed_snaps.get(&id).is_some_and(full) {
-        return Err((ENOSPC, format!("too many removed snapshots of pool {id} wait for its PGs to forget them")));
+    if map.removed_snaps_queue.get(&id).is_some_and(full)
+        || map.new_removed_snaps.get(&id).is_some_and(full)
+    {
+        return Err((
+            ENOSPC,
+            format!("too many removed snapshots of pool {id} wait for its PGs to forget them"),
+        ));
     }
     work.osd_mut().new_removed_snaps.entry(id).or_default().insert(snap, 1);
     Ok(())
@@ -279,7 +316,9 @@ fn create_own(work: &mut Work, id: PoolId) -> Result<u64, Refusal> {
 /// Removes a client's snapshot: the removal's own number, if it was not removed before.
 fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<Option<u64>, Refusal> {
     let epoch = work.next_epoch();
-    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    let Some(p) = work.osd().pool(id) else {
+        return Err((ENOENT, format!("pool {id} does not exist")));
+    };
     if p.is_pool_snaps_mode() {
         return Err((EINVAL, "the pool has snapshots of its own".into()));
     }
@@ -297,7 +336,8 @@ fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<Option<u64>, Ref
     Ok(Some(p.snap_seq))
 }
 
-/// A client's operation on snapshots: result (0 or −errno) and, for a new one of its own, its number.
+/// A client's operation on snapshots: result (0 or −errno) and, for a new one of its own, its
+/// number.
 pub fn pool_op(work: &mut Work, m: &MPoolOp) -> (i32, Option<Bytes>) {
     let id = PoolId::from(m.pool);
     let plain = |r: Result<(), Refusal>| (r.map_or_else(|(e, _)| -e, |()| 0), None);
@@ -319,8 +359,9 @@ pub fn pool_op(work: &mut Work, m: &MPoolOp) -> (i32, Option<Bytes>) {
             Err((e, _)) => (-e, None),
         },
         op::DELETE_UNMANAGED_SNAP => plain(remove_own(work, id, m.snap).map(|number| {
-            // The removal's number, which no snapshot of this pool ever has, goes with it: else whoever makes and removes
-            // snapshots in turn would fill the queue with as many intervals, none next to another.
+            // The removal's number, which no snapshot of this pool ever has, goes with it: else
+            // whoever makes and removes snapshots in turn would fill the queue with as many
+            // intervals, none next to another.
             if let Some(number) = number {
                 work.osd_mut().new_removed_snaps.entry(id).or_default().insert(number, 1);
             }
@@ -364,10 +405,13 @@ impl Mon {
             return;
         }
         for (pool, purged) in &digest.purged_snaps {
-            let (Some(queue), Some(p)) = (work.osd().removed_snaps_queue.get(pool), work.osd().pool(*pool)) else {
+            let (Some(queue), Some(p)) =
+                (work.osd().removed_snaps_queue.get(pool), work.osd().pool(*pool))
+            else {
                 continue;
             };
-            // PGs that came of a split later than the manager's map are not among those that it heard; nor does it know of a merge.
+            // PGs that came of a split later than the manager's map are not among those that it
+            // heard; nor does it know of a merge.
             if p.last_force_op_resend_preluminous > digest.osdmap_epoch {
                 continue;
             }

@@ -100,9 +100,11 @@ pub struct State {
     pub monmap: Arc<MonMap>,
     /// OSDs, pools, placement: the newest map.
     pub osdmap: Arc<EncodedOsdMap>,
-    /// Kept incrementals by the epoch they lead to, from the oldest epoch that can be served on all of them.
+    /// Kept incrementals by the epoch they lead to, from the oldest epoch that can be served on all
+    /// of them.
     pub incrementals: Arc<KeptMaps>,
-    /// Kept full maps by epoch, the newest not among them. The oldest may be from before a gap: see [`Self::settled_osdmap`].
+    /// Kept full maps by epoch, the newest not among them. The oldest may be from before a gap: see
+    /// [`Self::settled_osdmap`].
     pub fulls: Arc<KeptMaps>,
     /// Managers.
     pub mgrmap: Arc<MgrMap>,
@@ -133,8 +135,8 @@ pub struct State {
     pub mds_metadata: Arc<BTreeMap<u64, Metadata>>,
     /// What metadata servers find wrong, by global id; those that find something.
     pub mds_health: Arc<BTreeMap<u64, MdsHealth>>,
-    /// Descriptors of the commands that the active manager serves, as the last one told them: clients are told of
-    /// them while there is none, and wait for it.
+    /// Descriptors of the commands that the active manager serves, as the last one told them:
+    /// clients are told of them while there is none, and wait for it.
     pub mgr_commands: Arc<Vec<String>>,
     /// Cluster log.
     pub log: Arc<ClusterLog>,
@@ -219,7 +221,12 @@ impl State {
 
     fn write(&self, old: Option<&Self>, txn: &mut MonTxn) {
         /// Stores one value under one key if it changed.
-        fn whole<T: Encode + PartialEq>(txn: &mut MonTxn, key: &str, old: Option<&Arc<T>>, new: &Arc<T>) {
+        fn whole<T: Encode + PartialEq>(
+            txn: &mut MonTxn,
+            key: &str,
+            old: Option<&Arc<T>>,
+            new: &Arc<T>,
+        ) {
             if old.is_none_or(|o| !Arc::ptr_eq(o, new) && o != new) {
                 txn.put_encoded(key, &**new);
             }
@@ -252,22 +259,47 @@ impl State {
         whole(txn, "mgr-commands", old.map(|o| &o.mgr_commands), &self.mgr_commands);
         self.write_osdmaps(old, txn);
         let encoded = |m: &Metadata| spirula_encoding::to_vec(m).into();
-        let fresh = |o: Option<&Self>, same: fn(&Self, &Self) -> bool| o.is_none_or(|o| !same(o, self));
+        let fresh =
+            |o: Option<&Self>, same: fn(&Self, &Self) -> bool| o.is_none_or(|o| !same(o, self));
         if fresh(old, |a, b| Arc::ptr_eq(&a.kv, &b.kv)) {
             rows(txn, old.map(|o| &**o.kv), &self.kv, |k| format!("kv/{k}"), Bytes::clone);
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.osd_metadata, &b.osd_metadata)) {
-            rows(txn, old.map(|o| &*o.osd_metadata), &self.osd_metadata, |k| format!("osd-metadata/{k}"), encoded);
+            rows(
+                txn,
+                old.map(|o| &*o.osd_metadata),
+                &self.osd_metadata,
+                |k| format!("osd-metadata/{k}"),
+                encoded,
+            );
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.mgr_metadata, &b.mgr_metadata)) {
-            rows(txn, old.map(|o| &*o.mgr_metadata), &self.mgr_metadata, |k| format!("mgr-metadata/{k}"), encoded);
+            rows(
+                txn,
+                old.map(|o| &*o.mgr_metadata),
+                &self.mgr_metadata,
+                |k| format!("mgr-metadata/{k}"),
+                encoded,
+            );
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.mds_metadata, &b.mds_metadata)) {
-            rows(txn, old.map(|o| &*o.mds_metadata), &self.mds_metadata, |k| format!("mds-metadata/{k}"), encoded);
+            rows(
+                txn,
+                old.map(|o| &*o.mds_metadata),
+                &self.mds_metadata,
+                |k| format!("mds-metadata/{k}"),
+                encoded,
+            );
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.mds_health, &b.mds_health)) {
             let value = |h: &MdsHealth| spirula_encoding::to_vec(h).into();
-            rows(txn, old.map(|o| &*o.mds_health), &self.mds_health, |k| format!("mds-health/{k}"), value);
+            rows(
+                txn,
+                old.map(|o| &*o.mds_health),
+                &self.mds_health,
+                |k| format!("mds-health/{k}"),
+                value,
+            );
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.log, &b.log)) {
             let (was, key) = (old.map(|o| &*o.log), |v: u64| format!("log/{v:016x}"));
@@ -293,13 +325,20 @@ impl State {
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.done, &b.done)) {
             let value = |d: &Done| spirula_encoding::to_vec(d).into();
-            rows(txn, old.map(|o| o.done.rows()), self.done.rows(), |s| format!("done/{s:016x}"), value);
+            rows(
+                txn,
+                old.map(|o| o.done.rows()),
+                self.done.rows(),
+                |s| format!("done/{s:016x}"),
+                value,
+            );
         }
     }
 
     /// Every key and value, as one value: what a snapshot holds.
     pub fn to_bytes(&self) -> Bytes {
-        let keys: BTreeMap<String, Bytes> = self.to_txn().ops.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        let keys: BTreeMap<String, Bytes> =
+            self.to_txn().ops.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
         spirula_encoding::to_vec(&keys).into()
     }
 
@@ -308,7 +347,8 @@ impl State {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for (key, value) in self.to_txn().ops {
             let (table, name) = split_key(&key);
-            *sums.entry(table.to_owned()).or_default() += (name.len() + value.map_or(0, |v| v.len())) as u64;
+            *sums.entry(table.to_owned()).or_default() +=
+                (name.len() + value.map_or(0, |v| v.len())) as u64;
         }
         let mut all: Vec<(String, u64)> = sums.into_iter().collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -420,7 +460,8 @@ impl State {
     /// [`LoadError`] naming the key.
     pub fn load(keys: &BTreeMap<String, Bytes>) -> Result<Self, LoadError> {
         fn decode<T: Decode>(key: &str, bytes: &Bytes) -> Result<T, LoadError> {
-            from_slice(bytes).map_err(|e| LoadError::Bad { key: key.to_owned(), why: e.to_string() })
+            from_slice(bytes)
+                .map_err(|e| LoadError::Bad { key: key.to_owned(), why: e.to_string() })
         }
         fn need<T: Decode>(keys: &BTreeMap<String, Bytes>, key: &str) -> Result<T, LoadError> {
             decode(key, keys.get(key).ok_or_else(|| LoadError::Missing(key.to_owned()))?)
@@ -432,20 +473,25 @@ impl State {
             value: impl Fn(&str, &Bytes) -> Result<V, LoadError>,
         ) -> Result<BTreeMap<K, V>, LoadError> {
             let mut out = BTreeMap::new();
-            for (key, bytes) in keys.range(prefix.to_owned()..).take_while(|(k, _)| k.starts_with(prefix)) {
+            for (key, bytes) in
+                keys.range(prefix.to_owned()..).take_while(|(k, _)| k.starts_with(prefix))
+            {
                 let name = key.get(prefix.len()..).unwrap_or_default();
-                let k = parse(name).ok_or_else(|| LoadError::Bad { key: key.clone(), why: "odd key".into() })?;
+                let k = parse(name)
+                    .ok_or_else(|| LoadError::Bad { key: key.clone(), why: "odd key".into() })?;
                 out.insert(k, value(key, bytes)?);
             }
             Ok(out)
         }
         let raw = |_: &str, b: &Bytes| Ok(b.clone());
-        let mut fulls: BTreeMap<Epoch, Bytes> = table(keys, "osdmap/full/", |n| n.parse().ok(), raw)?;
+        let mut fulls: BTreeMap<Epoch, Bytes> =
+            table(keys, "osdmap/full/", |n| n.parse().ok(), raw)?;
         let incrementals = table(keys, "osdmap/inc/", |n| n.parse().ok(), raw)?;
-        let (last, bytes) = fulls.last_key_value().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
+        let (last, bytes) =
+            fulls.last_key_value().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
         let (last, key) = (*last, full_key(*last));
-        let mut osdmap =
-            EncodedOsdMap::from_bytes(bytes.clone()).map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
+        let mut osdmap = EncodedOsdMap::from_bytes(bytes.clone())
+            .map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
         let incrementals: BTreeMap<Epoch, Bytes> = incrementals;
         for (epoch, inc) in incrementals.range(last + 1..) {
             let bad = |why| LoadError::Bad { key: inc_key(*epoch), why };
@@ -456,8 +502,12 @@ impl State {
             fulls.clear();
         }
         let by_pg = |prefix: &str| -> Result<BTreeMap<PgId, Epoch>, LoadError> {
-            let pools = table(keys, prefix, |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
-            Ok(pools.into_iter().flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e))).collect())
+            let pools =
+                table(keys, prefix, |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
+            Ok(pools
+                .into_iter()
+                .flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e)))
+                .collect())
         };
         let (creating, created) = (by_pg("creating/")?, by_pg("created/")?);
         let log = table(keys, "log/", |n| u64::from_str_radix(n, 16).ok(), decode)?;
@@ -493,7 +543,12 @@ impl State {
             gid_limit: need(keys, "gid-limit")?,
             members: Arc::new(need(keys, "members")?),
             next_member: need(keys, "next-member")?,
-            done: Arc::new(DoneTable::from_rows(table(keys, "done/", |n| u64::from_str_radix(n, 16).ok(), decode)?)),
+            done: Arc::new(DoneTable::from_rows(table(
+                keys,
+                "done/",
+                |n| u64::from_str_radix(n, 16).ok(),
+                decode,
+            )?)),
         })
     }
 
@@ -552,14 +607,19 @@ fn split_key(key: &str) -> (&str, &str) {
 }
 
 /// Replaces one pool's rows.
-fn apply_pool(slot: &mut Arc<BTreeMap<PgId, Epoch>>, pool: &str, value: Option<&Bytes>) -> Result<(), String> {
+fn apply_pool(
+    slot: &mut Arc<BTreeMap<PgId, Epoch>>,
+    pool: &str,
+    value: Option<&Bytes>,
+) -> Result<(), String> {
     let pool: PoolId = pool.parse().map_err(|_| "odd key")?;
     let rows: BTreeMap<u32, Epoch> = match value {
         Some(b) => from_slice(b).map_err(|e| e.to_string())?,
         None => BTreeMap::new(),
     };
     let map = Arc::make_mut(slot);
-    let old: Vec<PgId> = map.range(PgId::new(pool, 0)..=PgId::new(pool, u32::MAX)).map(|(pg, _)| *pg).collect();
+    let old: Vec<PgId> =
+        map.range(PgId::new(pool, 0)..=PgId::new(pool, u32::MAX)).map(|(pg, _)| *pg).collect();
     for pg in old {
         map.remove(&pg);
     }

@@ -76,7 +76,9 @@ pub enum StoreError {
         available: u64,
     },
     /// A store that is in use changed whenever it was copied.
-    #[error("{path} changed during each of {tries} attempts to copy it; try again when less is changed")]
+    #[error(
+        "{path} changed during each of {tries} attempts to copy it; try again when less is changed"
+    )]
     Busy {
         /// The directory, of the first where there are several.
         path: PathBuf,
@@ -117,7 +119,10 @@ impl MonStore {
         std::fs::create_dir_all(dir).map_err(io("create directory", dir))?;
         let _lock = take_lock(dir)?;
         if Self::exists(dir) {
-            return Err(StoreError::Foreign { path: dir.into(), why: "already holds a monitor store".into() });
+            return Err(StoreError::Foreign {
+                path: dir.into(),
+                why: "already holds a monitor store".into(),
+            });
         }
         let hard = HardState { term: snapshot.term, vote: 0, commit: snapshot.index };
         replace_file(dir, SNAPSHOT, &image::snapshot_file(&identity, 0, &hard, snapshot))?;
@@ -151,10 +156,12 @@ impl MonStore {
             }
         };
         let (identity, seq) = (stored.identity, stored.seq);
-        let mut store = Self { dir: dir.into(), identity, seq, log, roomy: 0, poisoned: false, _lock: lock };
+        let mut store =
+            Self { dir: dir.into(), identity, seq, log, roomy: 0, poisoned: false, _lock: lock };
         store.keep_room();
         if !marked {
-            // What has just been read is there. It has no mark if it is new, or if the machine lost power.
+            // What has just been read is there. It has no mark if it is new, or if the machine lost
+            // power.
             store.mark()?;
             store.log.sync_data().map_err(io("sync", &path))?;
         }
@@ -178,7 +185,9 @@ impl MonStore {
         for name in [LOG, SNAPSHOT] {
             let path = dir.join(name);
             match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &path)(e)),
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(io("remove", &path)(e));
+                }
                 _ => {}
             }
         }
@@ -187,7 +196,10 @@ impl MonStore {
 
     fn load(dir: &Path) -> Result<(File, Stored, Option<u64>), StoreError> {
         if !Self::exists(dir) {
-            return Err(StoreError::Foreign { path: dir.into(), why: "holds no monitor store".into() });
+            return Err(StoreError::Foreign {
+                path: dir.into(),
+                why: "holds no monitor store".into(),
+            });
         }
         let lock = take_lock(dir)?;
         let (snapshot_path, log_path) = (dir.join(SNAPSHOT), dir.join(LOG));
@@ -199,9 +211,13 @@ impl MonStore {
             Err(e) => return Err(io("read", &log_path)(e)),
         };
         let stored = image::read(&snapshot, log.as_deref()).map_err(|e| {
-            let path = |part| if part == Part::Snapshot { snapshot_path.clone() } else { log_path.clone() };
+            let path = |part| {
+                if part == Part::Snapshot { snapshot_path.clone() } else { log_path.clone() }
+            };
             match e {
-                ImageError::Corrupt(part, offset, why) => StoreError::Corrupt { path: path(part), offset, why },
+                ImageError::Corrupt(part, offset, why) => {
+                    StoreError::Corrupt { path: path(part), offset, why }
+                }
                 ImageError::Foreign(part, why) => StoreError::Foreign { path: path(part), why },
             }
         })?;
@@ -249,7 +265,8 @@ impl MonStore {
         // More than the encoding adds to each.
         let size = |p: &Persist| {
             let entries: usize = p.entries.iter().map(|e| 64 + e.data.len()).sum();
-            512 + entries as u64 + p.snapshot.as_ref().map_or(0, |s| s.data.len() as u64 + (64 << 10))
+            512 + entries as u64
+                + p.snapshot.as_ref().map_or(0, |s| s.data.len() as u64 + (64 << 10))
         };
         let needed: u64 = writes.iter().map(size).sum();
         let len = self.log.metadata().map_or(u64::MAX, |m| m.len());
@@ -265,7 +282,11 @@ impl MonStore {
         let Ok(host) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
         let available = host.f_bavail.saturating_mul(host.f_frsize);
         if available < needed + MARGIN {
-            return Err(StoreError::NoRoom { path: self.dir.clone(), needed: needed + MARGIN, available });
+            return Err(StoreError::NoRoom {
+                path: self.dir.clone(),
+                needed: needed + MARGIN,
+                available,
+            });
         }
         Ok(())
     }
@@ -284,20 +305,26 @@ impl MonStore {
             return Ok(());
         }
         let path = self.dir.join(LOG);
-        self.log.write_all(&image::record(self.seq + 1, self.identity.member, writes)).map_err(io("write", &path))?;
+        self.log
+            .write_all(&image::record(self.seq + 1, self.identity.member, writes))
+            .map_err(io("write", &path))?;
         self.log.sync_data().map_err(io("sync", &path))?;
         self.seq += 1;
         self.mark()
     }
 
-    /// Says in the log that its last record is synced. Not synced itself: the next write does that, or
-    /// the end.
+    /// Says in the log that its last record is synced. Not synced itself: the next write does that,
+    /// or the end.
     fn mark(&mut self) -> Result<(), StoreError> {
         self.log.write_all(&image::mark(self.seq)).map_err(io("write", &self.dir.join(LOG)))
     }
 
     fn replace(&mut self, p: &Persist, snapshot: &Snapshot) -> Result<(), StoreError> {
-        replace_file(&self.dir, SNAPSHOT, &image::snapshot_file(&self.identity, self.seq, &p.hard, snapshot))?;
+        replace_file(
+            &self.dir,
+            SNAPSHOT,
+            &image::snapshot_file(&self.identity, self.seq, &p.hard, snapshot),
+        )?;
         // A crash here leaves the old log: what of it follows the snapshot still counts.
         let mut log = image::log_file(self.identity.fsid, self.seq);
         self.seq += 1;
@@ -326,7 +353,12 @@ fn io<'a>(op: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> St
 
 fn take_lock(dir: &Path) -> Result<File, StoreError> {
     let path = dir.join(LOCK);
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io("open", &path))?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(io("open", &path))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { path }),
@@ -348,7 +380,8 @@ fn replace_file(dir: &Path, name: &str, data: &[u8]) -> Result<File, StoreError>
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &tmp)(e)),
         _ => {}
     }
-    let mut file = OpenOptions::new().append(true).create(true).open(&tmp).map_err(io("create", &tmp))?;
+    let mut file =
+        OpenOptions::new().append(true).create(true).open(&tmp).map_err(io("create", &tmp))?;
     file.write_all(data).map_err(io("write", &tmp))?;
     file.sync_all().map_err(io("sync", &tmp))?;
     std::fs::rename(&tmp, &path).map_err(io("rename", &tmp))?;
@@ -385,8 +418,12 @@ mod tests {
     }
 
     fn write(n: u64) -> Persist {
-        let entry =
-            |index: u64| Entry { index, term: 2, kind: EntryKind::Normal, data: vec![n as u8; 5 + n as usize].into() };
+        let entry = |index: u64| Entry {
+            index,
+            term: 2,
+            kind: EntryKind::Normal,
+            data: vec![n as u8; 5 + n as usize].into(),
+        };
         let hard = HardState { term: 2, vote: 1, commit: n };
         Persist { number: n, hard, snapshot: None, entries: vec![entry(n + 1)] }
     }
@@ -415,15 +452,24 @@ mod tests {
 
     fn compaction(index: u64, last: u64) -> Persist {
         let entries = (index + 1..=last).flat_map(|i| write(i - 1).entries).collect();
-        let snapshot = Snapshot { index, term: 2, members: first().members, data: b"later"[..].into() };
-        Persist { number: 99, hard: HardState { term: 2, vote: 1, commit: index }, snapshot: Some(snapshot), entries }
+        let snapshot =
+            Snapshot { index, term: 2, members: first().members, data: b"later"[..].into() };
+        Persist {
+            number: 99,
+            hard: HardState { term: 2, vote: 1, commit: index },
+            snapshot: Some(snapshot),
+            entries,
+        }
     }
 
     #[test]
     fn reopening_gives_what_was_written_with_and_without_compaction() {
         let d = Dir::new("reopen");
         let states = filled(&d.0, 9);
-        assert_eq!(what(&states[9]), (HardState { term: 2, vote: 1, commit: 9 }, (2..=10).collect(), 1));
+        assert_eq!(
+            what(&states[9]),
+            (HardState { term: 2, vote: 1, commit: 9 }, (2..=10).collect(), 1)
+        );
         let (mut s, _) = MonStore::open(&d.0).unwrap();
         s.persist(&[write(10), compaction(7, 11), write(11)]).unwrap();
         drop(s);
@@ -443,7 +489,10 @@ mod tests {
         s.persist(&[other]).unwrap();
         drop(s);
         let s = MonStore::verify(&d.0).unwrap();
-        assert_eq!(s.entries.iter().map(|e| (e.index, e.term)).collect::<Vec<_>>(), [(2, 2), (3, 2), (4, 7)]);
+        assert_eq!(
+            s.entries.iter().map(|e| (e.index, e.term)).collect::<Vec<_>>(),
+            [(2, 2), (3, 2), (4, 7)]
+        );
     }
 
     #[test]
@@ -500,8 +549,8 @@ mod tests {
         }
     }
 
-    /// A monitor that is killed has its mark, too: rot in what it acknowledged last (a vote, an entry) is damage and
-    /// not a torn write. Only a record that was never synced is cut off.
+    /// A monitor that is killed has its mark, too: rot in what it acknowledged last (a vote, an
+    /// entry) is damage and not a torn write. Only a record that was never synced is cut off.
     #[test]
     fn rot_in_the_last_record_of_a_killed_monitor_is_damage_and_a_torn_record_is_not() {
         let (d, copy) = (Dir::new("killed"), Dir::new("killed-copy"));

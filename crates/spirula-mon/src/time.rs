@@ -1,9 +1,12 @@
-//! Two times: the wall clock's, for stamps that people and other daemons read, and one that nobody can set, for what is decided.
+//! Two times: the wall clock's, for stamps that people and other daemons read, and one that nobody
+//! can set, for what is decided.
 //!
-//! How long an OSD, a manager or a report has been silent is counted in the steady time, which goes on alone ([`Now::mono`]), whatever the
-//! wall clock does. What must survive a monitor stands in the state as a time of the wall clock: when a fence ends, when a
-//! key is followed by the next. When the leader's wall clock jumps, or another monitor leads whose clock is another one, these move along
-//! ([`shift`]): what is left of each stays what it was. So nobody who sets a clock ends a fence, or keeps keys from rotating.
+//! How long an OSD, a manager or a report has been silent is counted in the steady time, which goes
+//! on alone ([`Now::mono`]), whatever the wall clock does. What must survive a monitor stands in
+//! the state as a time of the wall clock: when a fence ends, when a key is followed by the next.
+//! When the leader's wall clock jumps, or another monitor leads whose clock is another one, these
+//! move along ([`shift`]): what is left of each stays what it was. So nobody who sets a clock ends
+//! a fence, or keeps keys from rotating.
 //!
 //! A clock that jumped forward while no monitor ran cannot be told from time that passed. One that
 //! went back behind the newest map has jumped.
@@ -19,9 +22,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Nanoseconds by which clocks may differ before that is a jump. Less is drift, and set right as it comes.
+/// Nanoseconds by which clocks may differ before that is a jump. Less is drift, and set right as it
+/// comes.
 const JUMP: i64 = 2_000_000_000;
-/// The steady time when its clock shows nothing: what is said to have been so for a while has a beginning then, too.
+/// The steady time when its clock shows nothing: what is said to have been so for a while has a
+/// beginning then, too.
 const FIRST: Duration = Duration::from_secs(86_400);
 
 /// The time of an event.
@@ -42,21 +47,25 @@ impl From<UTime> for Now {
 
 /// What a monitor knows of clocks.
 ///
-/// All of it goes by one *common* clock that no monitor has: the one that shows what the leader's would if nobody had ever set any.
-/// The times in the state are those of the common clock, moved by what [`set_so_far`] says, which stands in the state itself. So whoever leads
-/// knows by how much they have to move for its own clock, whatever became of a move that an earlier leader had proposed.
+/// All of it goes by one *common* clock that no monitor has: the one that shows what the leader's
+/// would if nobody had ever set any. The times in the state are those of the common clock, moved by
+/// what [`set_so_far`] says, which stands in the state itself. So whoever leads knows by how much
+/// they have to move for its own clock, whatever became of a move that an earlier leader had
+/// proposed.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// Nanoseconds that the wall clock is ahead of the steady one.
     ahead: i64,
-    /// Nanoseconds that the common clock is ahead of the wall clock; `None` before this monitor led or heard a leader.
+    /// Nanoseconds that the common clock is ahead of the wall clock; `None` before this monitor led
+    /// or heard a leader.
     common: Option<i64>,
     /// What the leader of that number said of late.
     heard: (u64, Window),
 }
 
-/// Words of a leader that count: one that came late, through a full mailbox or a slow network, shows less than the truth, and the most is
-/// nearest to it. Only the last are looked at, for clocks drift.
+/// Words of a leader that count: one that came late, through a full mailbox or a slow network,
+/// shows less than the truth, and the most is nearest to it. Only the last are looked at, for
+/// clocks drift.
 const WORDS: u8 = 8;
 
 /// The most of the last [`WORDS`] to twice as many numbers.
@@ -108,7 +117,8 @@ impl Clock {
         self.common = Some(self.heard.1.take(nanos(theirs).saturating_sub(nanos(here))));
     }
 
-    /// This monitor leads from now on. `newest` is the newest time in the state, `set` what times in it were moved by.
+    /// This monitor leads from now on. `newest` is the newest time in the state, `set` what times
+    /// in it were moved by.
     pub fn lead(&mut self, now: UTime, newest: UTime, set: i64) {
         let behind = nanos(newest).saturating_sub(nanos(now));
         let pending = match self.common {
@@ -120,7 +130,8 @@ impl Clock {
         self.common = Some(pending.saturating_add(set).saturating_neg());
     }
 
-    /// Nanoseconds by which times in a state are still to be moved that were moved by `set`; of the leader.
+    /// Nanoseconds by which times in a state are still to be moved that were moved by `set`; of the
+    /// leader.
     pub fn pending(&self, set: i64) -> i64 {
         self.common.map_or(0, |c| c.saturating_add(set).saturating_neg())
     }
@@ -146,11 +157,13 @@ fn moved(t: UTime, by: i64) -> UTime {
     UTime::from_nanos(t.as_nanos().saturating_add_signed(by))
 }
 
-/// Where it is written how many nanoseconds the wall clock was set since fences have been standing: they end by a clock without
-/// these. An end that is in the map once cannot be moved in it: an incremental map only adds and removes.
+/// Where it is written how many nanoseconds the wall clock was set since fences have been standing:
+/// they end by a clock without these. An end that is in the map once cannot be moved in it: an
+/// incremental map only adds and removes.
 const FENCES: &str = "spirula/fences-clock";
 
-/// Where it is written how many nanoseconds the times in the state are ahead of the common clock ([`Clock`]).
+/// Where it is written how many nanoseconds the times in the state are ahead of the common clock
+/// ([`Clock`]).
 const CLOCK: &str = "spirula/clock";
 
 /// Where the ends of fences are that were asked to last longer than at first, by address.
@@ -160,11 +173,13 @@ fn longer_key(addr: &EntityAddr) -> String {
     format!("{LONGER}{}", OsdMap::blocklist_text(addr))
 }
 
-/// Fences an address off for so many seconds from now, at least: true if the next OSD map says so, false if an older one did.
+/// Fences an address off for so many seconds from now, at least: true if the next OSD map says so,
+/// false if an older one did.
 pub(crate) fn fence(work: &mut Work, addr: EntityAddr, seconds: f64) -> bool {
     let until = fence_until(work, seconds);
     match work.osd().blocklist.get(&addr).copied() {
-        // Maps of clients keep the end that an entry had at first: what is asked for beyond that is ours to remember.
+        // Maps of clients keep the end that an entry had at first: what is asked for beyond that is
+        // ours to remember.
         Some(first) if first < until => extend_fence(work, &addr, until),
         Some(_) => {}
         None => {
@@ -211,14 +226,22 @@ fn nanos_in<T: std::str::FromStr>(v: &[u8]) -> Option<T> {
 /// Ends the fences whose time is over, and forgets what is known of those that are gone.
 pub(crate) fn end_fences(work: &mut Work, wall: UTime) {
     let now = fence_time(&work.state, wall);
-    let over: Vec<EntityAddr> =
-        work.osd().blocklist.iter().filter(|(a, t)| fence_end(&work.state, a, **t) <= now).map(|(a, _)| *a).collect();
+    let over: Vec<EntityAddr> = work
+        .osd()
+        .blocklist
+        .iter()
+        .filter(|(a, t)| fence_end(&work.state, a, **t) <= now)
+        .map(|(a, _)| *a)
+        .collect();
     if !over.is_empty() {
         work.osd_mut().blocklist.retain(|a, _| !over.contains(a));
     }
-    let longer = work.state.kv.range(LONGER.to_owned()..).map_while(|(k, _)| k.strip_prefix(LONGER));
-    let stands: BTreeSet<String> = work.osd().blocklist.keys().map(OsdMap::blocklist_text).collect();
-    let gone: Vec<String> = longer.filter(|a| !stands.contains(*a)).map(|a| format!("{LONGER}{a}")).collect();
+    let longer =
+        work.state.kv.range(LONGER.to_owned()..).map_while(|(k, _)| k.strip_prefix(LONGER));
+    let stands: BTreeSet<String> =
+        work.osd().blocklist.keys().map(OsdMap::blocklist_text).collect();
+    let gone: Vec<String> =
+        longer.filter(|a| !stands.contains(*a)).map(|a| format!("{LONGER}{a}")).collect();
     if !gone.is_empty() {
         let kv = Arc::make_mut(&mut work.state.kv);
         gone.iter().for_each(|key| drop(kv.remove(key)));
@@ -243,10 +266,15 @@ fn fences_set(state: &State) -> i64 {
 fn shift(work: &mut Work, by: i64) {
     let seconds = by / 1_000_000_000;
     let text = format!(
-        "the leader's clock differs by {seconds} s from what it was; ends of fences, keys and tokens move along"
+        "the leader's clock differs by {seconds} s from what it was; ends of fences, keys and \
+            tokens move along"
     );
     work.log(severity::WARN, text);
-    let fences = if work.osd().blocklist.is_empty() { 0 } else { fences_set(&work.state).saturating_add(by) };
+    let fences = if work.osd().blocklist.is_empty() {
+        0
+    } else {
+        fences_set(&work.state).saturating_add(by)
+    };
     let set = set_so_far(&work.state).saturating_add(by);
     let kv = Arc::make_mut(&mut work.state.kv);
     for (key, value) in [(FENCES, fences), (CLOCK, set)] {
@@ -312,7 +340,8 @@ mod tests {
         }
     }
 
-    /// A word that waited half a minute in a mailbox is no jump of the leader's clock; another leader's may be.
+    /// A word that waited half a minute in a mailbox is no jump of the leader's clock; another
+    /// leader's may be.
     #[test]
     fn words_that_come_late_move_no_times() {
         let mut c = Clock::new(at(1000, 10));

@@ -1,8 +1,10 @@
-//! Health in the cluster log: a line when a check fails, when what it says changes, when it clears, and when all is well.
+//! Health in the cluster log: a line when a check fails, when what it says changes, when it clears,
+//! and when all is well.
 //!
-//! Whoever reads `ceph -w` or the log next morning sees what happened and when. The lines have the shape of Ceph's, which
-//! log watchers know. Owned by the leading monitor and not kept: a new leader begins with what it finds and says nothing
-//! of it. What changes all the time (`12/33 objects degraded`) is said at intervals only, so the log is not flooded.
+//! Whoever reads `ceph -w` or the log next morning sees what happened and when. The lines have the
+//! shape of Ceph's, which log watchers know. Owned by the leading monitor and not kept: a new
+//! leader begins with what it finds and says nothing of it. What changes all the time (`12/33
+//! objects degraded`) is said at intervals only, so the log is not flooded.
 
 use crate::report::health::{Checks, Severity};
 use spirula_encoding::UTime;
@@ -40,11 +42,15 @@ impl Transitions {
         since != self.since || !(0.0..LOOK).contains(&seconds(self.looked, now))
     }
 
-    /// Lines (severity, text) about what changed. `since` is when this monitor began to lead, `checks` what is wrong `now`.
+    /// Lines (severity, text) about what changed. `since` is when this monitor began to lead,
+    /// `checks` what is wrong `now`.
     pub fn step(&mut self, since: UTime, now: UTime, checks: &Checks) -> Vec<(u16, String)> {
         self.looked = now;
-        let told =
-            |c: &crate::report::health::Check| Told { severity: c.severity, summary: c.summary.clone(), at: now };
+        let told = |c: &crate::report::health::Check| Told {
+            severity: c.severity,
+            summary: c.summary.clone(),
+            at: now,
+        };
         if since != self.since {
             self.since = since;
             self.told = checks.iter().map(|(code, c)| (code.clone(), told(c))).collect();
@@ -52,11 +58,17 @@ impl Transitions {
         }
         let mut lines = Vec::new();
         for (code, check) in checks {
-            let level = if check.severity == Severity::Error { severity::ERROR } else { severity::WARN };
+            let level =
+                if check.severity == Severity::Error { severity::ERROR } else { severity::WARN };
             let word = match self.told.get(code) {
                 None => "failed",
-                Some(old) if old.severity == check.severity && old.summary == check.summary => continue,
-                Some(old) if (0.0..UPDATE).contains(&seconds(old.at, now)) && old.severity == check.severity => {
+                Some(old) if old.severity == check.severity && old.summary == check.summary => {
+                    continue;
+                }
+                Some(old)
+                    if (0.0..UPDATE).contains(&seconds(old.at, now))
+                        && old.severity == check.severity =>
+                {
                     continue;
                 }
                 Some(_) => "update",
@@ -64,10 +76,14 @@ impl Transitions {
             lines.push((level, format!("Health check {word}: {} ({code})", check.summary)));
             self.told.insert(code.clone(), told(check));
         }
-        let cleared: Vec<String> = self.told.keys().filter(|code| !checks.contains_key(*code)).cloned().collect();
+        let cleared: Vec<String> =
+            self.told.keys().filter(|code| !checks.contains_key(*code)).cloned().collect();
         for code in &cleared {
             if let Some(old) = self.told.remove(code) {
-                lines.push((severity::INFO, format!("Health check cleared: {code} (was: {})", old.summary)));
+                lines.push((
+                    severity::INFO,
+                    format!("Health check cleared: {code} (was: {})", old.summary),
+                ));
             }
         }
         if !cleared.is_empty() && checks.is_empty() {
@@ -88,8 +104,12 @@ mod tests {
 
     fn checks(list: &[(&str, &str)]) -> Checks {
         let one = |(code, summary): &(&str, &str)| {
-            let check =
-                Check { severity: Severity::Warning, summary: (*summary).to_owned(), count: 1, detail: Vec::new() };
+            let check = Check {
+                severity: Severity::Warning,
+                summary: (*summary).to_owned(),
+                count: 1,
+                detail: Vec::new(),
+            };
             ((*code).to_owned(), check)
         };
         list.iter().map(one).collect()
@@ -104,14 +124,23 @@ mod tests {
         let first = lines(t.step(at(5), at(10), &down));
         assert_eq!(
             first,
-            ["Health check failed: 1 osds down (OSD_DOWN)", "Health check cleared: OLD (was: was there before)"]
+            [
+                "Health check failed: 1 osds down (OSD_DOWN)",
+                "Health check cleared: OLD (was: was there before)"
+            ]
         );
         assert!(t.step(at(5), at(11), &down).is_empty());
         let more = checks(&[("OSD_DOWN", "2 osds down")]);
         assert!(t.step(at(5), at(12), &more).is_empty(), "too soon after the last line");
-        assert_eq!(lines(t.step(at(5), at(21), &more)), ["Health check update: 2 osds down (OSD_DOWN)"]);
+        assert_eq!(
+            lines(t.step(at(5), at(21), &more)),
+            ["Health check update: 2 osds down (OSD_DOWN)"]
+        );
         let end = lines(t.step(at(5), at(30), &checks(&[])));
-        assert_eq!(end, ["Health check cleared: OSD_DOWN (was: 2 osds down)", "Cluster is now healthy"]);
+        assert_eq!(
+            end,
+            ["Health check cleared: OSD_DOWN (was: 2 osds down)", "Cluster is now healthy"]
+        );
         assert!(t.step(at(5), at(31), &checks(&[])).is_empty());
     }
 
@@ -121,7 +150,12 @@ mod tests {
         let down = checks(&[("OSD_DOWN", "1 osds down")]);
         assert!(t.due(at(5), at(5)));
         assert!(t.step(at(5), at(100), &checks(&[])).is_empty());
-        assert!(!t.due(at(5), at(100)) && t.due(at(5), at(101)) && t.due(at(5), at(50)) && t.due(at(6), at(100)));
+        assert!(
+            !t.due(at(5), at(100))
+                && t.due(at(5), at(101))
+                && t.due(at(5), at(50))
+                && t.due(at(6), at(100))
+        );
         assert_eq!(t.step(at(5), at(50), &down).len(), 1);
         assert!(t.step(at(60), at(61), &down).is_empty(), "a new leader begins with what it finds");
     }

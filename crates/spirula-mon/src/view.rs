@@ -35,14 +35,17 @@ pub struct QuorumInfo {
     pub facts: BTreeMap<String, Metadata>,
     /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
     pub stalled: Option<u64>,
-    /// Bytes of the agreed state, and of its largest parts, if no monitor could take it over from another.
+    /// Bytes of the agreed state, and of its largest parts, if no monitor could take it over from
+    /// another.
     pub unsendable: Option<(u64, Vec<(String, u64)>)>,
-    /// Monitors that take no part though they are heard, since their stores contradict what the others have agreed on, and in what.
+    /// Monitors that take no part though they are heard, since their stores contradict what the
+    /// others have agreed on, and in what.
     pub contradicting: BTreeMap<String, String>,
-    /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have
-    /// forgotten what they had agreed on.
+    /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each:
+    /// the monitors have forgotten what they had agreed on.
     pub forgotten: BTreeMap<String, Epoch>,
-    /// The same as daemons told other monitors, by monitor; what the leader says includes all others' words.
+    /// The same as daemons told other monitors, by monitor; what the leader says includes all
+    /// others' words.
     pub forgotten_elsewhere: BTreeMap<String, BTreeMap<String, Epoch>>,
 }
 
@@ -76,7 +79,8 @@ pub struct ClusterView<'a> {
     pub osdmap: &'a OsdMap,
     /// Oldest epoch of it that is kept.
     pub oldest_osdmap: Epoch,
-    /// Epoch up to which nobody needs any: the same, or less, where some that are needed were let go of.
+    /// Epoch up to which nobody needs any: the same, or less, where some that are needed were let
+    /// go of.
     pub settled_osdmap: Epoch,
     /// Managers.
     pub mgrmap: &'a MgrMap,
@@ -110,6 +114,7 @@ pub struct ClusterView<'a> {
     pub pairs: &'a [PairTrouble],
     /// What this monitor, as the leader, does from time to time and cannot do now, with why.
     pub undone: &'a BTreeMap<&'static str, String>,
-    /// Per cent of a monitor's disk: free room up to the first is too little, up to the second worth a warning.
+    /// Per cent of a monitor's disk: free room up to the first is too little, up to the second
+    /// worth a warning.
     pub room_bounds: (u32, u32),
 }

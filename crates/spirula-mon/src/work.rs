@@ -149,7 +149,8 @@ impl Work {
         }
     }
 
-    /// From which epoch on somebody needs the OSD maps; older ones may be forgotten with this batch.
+    /// From which epoch on somebody needs the OSD maps; older ones may be forgotten with this
+    /// batch.
     #[must_use]
     pub fn needing_maps_from(mut self, epoch: Epoch) -> Self {
         self.oldest_needed = epoch;
@@ -215,7 +216,8 @@ impl Work {
         }
         if self.state.fsmap.epoch == self.fs_epoch {
             let (epoch, now) = (self.fs_epoch, self.now);
-            let changed = self.fsmap_mut().filesystems.iter_mut().filter(|f| f.mds_map.epoch == epoch);
+            let changed =
+                self.fsmap_mut().filesystems.iter_mut().filter(|f| f.mds_map.epoch == epoch);
             changed.for_each(|f| f.mds_map.modified = now);
             crate::mds::ranks::check(&self.state.fsmap)?;
         }
@@ -223,10 +225,12 @@ impl Work {
             Some(mut map) => {
                 map.clean_temps();
                 map.clean_upmaps();
-                self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ()).map_err(|e| {
-                    self.map_too_large = matches!(e, AdvanceError::TooLarge(_));
-                    e.to_string()
-                })
+                self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ()).map_err(
+                    |e| {
+                        self.map_too_large = matches!(e, AdvanceError::TooLarge(_));
+                        e.to_string()
+                    },
+                )
             }
             None => Ok(()),
         }
@@ -267,7 +271,14 @@ impl Work {
     pub fn log_to(&mut self, channel: &str, severity: u16, message: impl Into<String>) {
         let s = &self.speaker;
         let seq = self.state.log.last() + self.new_log.len() as u64 + 1;
-        let entry = own_entry(&s.name, s.rank, &s.addrs, self.now, seq, (severity, channel, message.into()));
+        let entry = own_entry(
+            &s.name,
+            s.rank,
+            &s.addrs,
+            self.now,
+            seq,
+            (severity, channel, message.into()),
+        );
         self.log_entry(entry);
     }
 
@@ -307,7 +318,10 @@ mod tests {
         work.refuse("of no consequence");
         let nothing = MRemoveSnaps { version: 0, snaps: [].into() };
         assert_eq!(work.replies[0], (7, Reply::RemovedSnaps { tid: 3, removed: nothing }));
-        assert!(matches!(&work.replies[1].1, Reply::Ready(_)), "what is the same whatever became of the batch");
+        assert!(
+            matches!(&work.replies[1].1, Reply::Ready(_)),
+            "what is the same whatever became of the batch"
+        );
     }
 
     /// Who adds to a map that is too large hears so, and what to remove; it is no defect.
@@ -322,8 +336,13 @@ mod tests {
         let why = work.fold().unwrap_err();
         work.replies.push((7, Reply::PoolOp { tid: 1, result: 0, data: None }));
         work.refuse(&why);
-        assert!(why.starts_with("the OSD map would have 8") && why.contains("remove CRUSH buckets"), "{why}");
-        let [(_, Reply::PoolOp { result, .. })] = &work.replies[..] else { panic!("{:?}", work.replies.len()) };
+        assert!(
+            why.starts_with("the OSD map would have 8") && why.contains("remove CRUSH buckets"),
+            "{why}"
+        );
+        let [(_, Reply::PoolOp { result, .. })] = &work.replies[..] else {
+            panic!("{:?}", work.replies.len())
+        };
         assert_eq!(*result, -spirula_types::errno::EFBIG);
     }
 }

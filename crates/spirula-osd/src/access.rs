@@ -32,11 +32,18 @@ pub(crate) enum Rights {
     Caps(OsdCaps),
 }
 
-/// What a call needs the right to. One that names nothing that there is ends before that: execution says what is wrong with it.
+/// What a call needs the right to. One that names nothing that there is ends before that: execution
+/// says what is wrong with it.
 fn called(o: &OsdOp, lists: &ClassLists) -> Option<ClassCall<'static>> {
     let (class, method) = exec::called(o)?;
     let Flags { read, write, .. } = method.flags;
-    Some(ClassCall { class: class.name, method: method.name, read, write, allowed: lists.by_default(class.name) })
+    Some(ClassCall {
+        class: class.name,
+        method: method.name,
+        read,
+        write,
+        allowed: lists.by_default(class.name),
+    })
 }
 
 /// The source of a `copy_from`: its name and where it is.
@@ -65,7 +72,13 @@ pub fn grants(text: &str) -> Result<Grants, String> {
 pub(crate) fn between_osds(message: u16) -> bool {
     matches!(
         message,
-        PgWrite::KIND | PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND
+        PgWrite::KIND
+            | PgTxn::KIND
+            | PgAcks::KIND
+            | PgCtls::KIND
+            | OsdPing::KIND
+            | OsdPong::KIND
+            | OsdRenewed::KIND
     )
 }
 
@@ -92,9 +105,15 @@ impl Rights {
         }
     }
 
-    /// May these capabilities read that object? `None` if they cannot tell: its pool is not in the map,
-    /// or its name is no text.
-    fn may_read(caps: &OsdCaps, peer: &Peer, map: Option<&OsdMap>, name: &[u8], at: &ObjectLocator) -> Option<bool> {
+    /// May these capabilities read that object? `None` if they cannot tell: its pool is not in the
+    /// map, or its name is no text.
+    fn may_read(
+        caps: &OsdCaps,
+        peer: &Peer,
+        map: Option<&OsdMap>,
+        name: &[u8],
+        at: &ObjectLocator,
+    ) -> Option<bool> {
         let map = map?;
         let pool: PoolId = at.pool;
         let apps = &map.pool(pool)?.application_metadata;
@@ -113,7 +132,13 @@ impl Rights {
     }
 
     /// May this peer do all of a request's operations, and read what they read elsewhere?
-    pub fn may_operate(&self, peer: &Peer, map: Option<&OsdMap>, m: &MOsdOp, lists: &ClassLists) -> bool {
+    pub fn may_operate(
+        &self,
+        peer: &Peer,
+        map: Option<&OsdMap>,
+        m: &MOsdOp,
+        lists: &ClassLists,
+    ) -> bool {
         if !lists.may_load(&m.ops) {
             return false;
         }
@@ -129,7 +154,9 @@ impl Rights {
         }
         let pool_id = m.spg.pg.pool;
         // Without the pool nothing can be said of it, and nothing is done in it.
-        let Some((map, pool)) = map.and_then(|map| Some((map, map.pool(pool_id)?))) else { return false };
+        let Some((map, pool)) = map.and_then(|map| Some((map, map.pool(pool_id)?))) else {
+            return false;
+        };
         let (Ok(namespace), Ok(name), Ok(key)) = (
             std::str::from_utf8(&m.locator.namespace),
             std::str::from_utf8(&m.oid),
@@ -141,8 +168,10 @@ impl Rights {
             m.ops.iter().filter(|o| o.op == op::CALL).filter_map(|o| called(o, lists)).collect();
         // What a call does is decided by what its class declares, not by the operation's number.
         let plain = m.ops.iter().filter(|o| o.op != op::CALL);
-        // Those of cache tiers neither read nor write by their numbers; they tell whether there is the object.
-        let reads = plain.clone().any(|o| o.op & op::MODE_READ != 0 || !o.is_write() || o.op == op::WATCH);
+        // Those of cache tiers neither read nor write by their numbers; they tell whether there is
+        // the object.
+        let reads =
+            plain.clone().any(|o| o.op & op::MODE_READ != 0 || !o.is_write() || o.op == op::WATCH);
         caps.allows(&OsdAccess {
             pool: map.pool_names.get(&pool_id).map_or("", String::as_str),
             apps: &pool.application_metadata,
@@ -196,7 +225,12 @@ mod tests {
     fn a_copy_needs_the_right_to_read_its_source() {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
         let verdict = |caps: &str, ops: Vec<OsdOp>| {
-            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops), &lists())
+            Rights::Caps(caps.parse().unwrap()).may_operate(
+                &peer,
+                Some(&map),
+                &request(ops),
+                &lists(),
+            )
         };
         let cases: &[(&str, &'static [u8], ObjectLocator, bool)] = &[
             ("allow rw pool=a", b"o", at(1, "", ""), true),
@@ -204,40 +238,58 @@ mod tests {
             ("allow rw pool=a, allow w pool=b", b"o", at(2, "", ""), false),
             ("allow rw pool=a, allow r pool=b", b"o", at(2, "", ""), true),
             ("allow rw pool=a namespace=\"\"", b"o", at(1, "secret", ""), false),
-            ("allow rw pool=a namespace=\"\", allow r pool=a namespace=n", b"o", at(1, "n", ""), true),
+            (
+                "allow rw pool=a namespace=\"\", allow r pool=a namespace=n",
+                b"o",
+                at(1, "n", ""),
+                true,
+            ),
             ("allow rw pool=a object_prefix in", b"outside", at(1, "", ""), false),
             ("allow rw pool=a object_prefix in", b"inside", at(1, "", ""), true),
             ("allow rw pool=a object_prefix in", b"inside", at(1, "", "other key"), false),
             ("allow w pool=a", b"o", at(1, "", ""), false),
-            // A pool that is not in the map, and a name that is no text, are for those who may do everything.
+            // A pool that is not in the map, and a name that is no text, are for those who may do
+            // everything.
             ("allow rwx", b"o", at(9, "", ""), false),
             ("allow *", b"o", at(9, "", ""), true),
             ("allow rw pool=a, allow r pool=b", b"\xff", at(2, "", ""), false),
             ("allow *", b"\xff", at(2, "", ""), true),
         ];
         for (caps, name, from, allowed) in cases {
-            assert_eq!(verdict(caps, vec![copy(name, from)]), *allowed, "{caps}: {name:?} of {from:?}");
+            assert_eq!(
+                verdict(caps, vec![copy(name, from)]),
+                *allowed,
+                "{caps}: {name:?} of {from:?}"
+            );
             // Hidden behind another, it is found, too.
             let both = vec![OsdOp::create(false), copy(name, from)];
             assert_eq!(verdict(caps, both), *allowed, "{caps}: {name:?} of {from:?}");
         }
     }
 
-    /// For a `network` it counts where a connection comes from, not what its peer says in the maps, be that a client or a daemon.
+    /// For a `network` it counts where a connection comes from, not what its peer says in the maps,
+    /// be that a client or a daemon.
     #[test]
     fn a_network_is_where_the_connection_comes_from() {
         let map = map();
         for kind in [EntityType::Client, EntityType::Mds, EntityType::Mgr, EntityType::Osd] {
             let place = |from: &str, says: &str| {
-                let addr = spirula_types::EntityAddr::v2(std::net::SocketAddr::new(says.parse().unwrap(), 6800), 1);
+                let addr = spirula_types::EntityAddr::v2(
+                    std::net::SocketAddr::new(says.parse().unwrap(), 6800),
+                    1,
+                );
                 let addrs = spirula_types::AddrVec::one(addr);
                 Peer { addrs, from: Some(from.parse().unwrap()), ..Peer::new(kind, "5") }
             };
             let may = |caps: &str, from, says| {
                 let peer = place(from, says);
                 let rights = Rights::Caps(caps.parse().unwrap());
-                let copies =
-                    rights.may_operate(&peer, Some(&map), &request(vec![copy(b"o", &at(2, "", ""))]), &lists());
+                let copies = rights.may_operate(
+                    &peer,
+                    Some(&map),
+                    &request(vec![copy(b"o", &at(2, "", ""))]),
+                    &lists(),
+                );
                 [rights.may_send(&peer, kind::COMMAND), copies]
             };
             let near = "allow * network 10.0.0.0/8";
@@ -247,7 +299,8 @@ mod tests {
         }
     }
 
-    /// What each operation needs: `r` to read, `w` to write, `x` for classes. One that is new has to be put here.
+    /// What each operation needs: `r` to read, `w` to write, `x` for classes. One that is new has
+    /// to be put here.
     const ROWS: &[(u16, &str)] = &[
         (op::READ, "r"),
         (op::STAT, "r"),
@@ -312,17 +365,25 @@ mod tests {
         (op::TIER_PROMOTE, "w"),
     ];
 
-    /// The permission matrix: for each operation there is, a user who lacks one of the rights that it needs, or has them in another
-    /// pool, namespace or for other objects, is refused; alone, and hidden among others.
+    /// The permission matrix: for each operation there is, a user who lacks one of the rights that
+    /// it needs, or has them in another pool, namespace or for other objects, is refused; alone,
+    /// and hidden among others.
     #[test]
     fn every_operation_needs_all_of_its_rights_where_it_is() {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
         let may = |caps: &str, ops: Vec<OsdOp>| {
-            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops), &lists())
+            Rights::Caps(caps.parse().unwrap()).may_operate(
+                &peer,
+                Some(&map),
+                &request(ops),
+                &lists(),
+            )
         };
         for number in (0..=u16::MAX).filter(|n| op::name(*n) != "???") {
             let name = op::name(number);
-            let Some((_, needs)) = ROWS.iter().find(|(n, _)| *n == number) else { panic!("{name} has no row") };
+            let Some((_, needs)) = ROWS.iter().find(|(n, _)| *n == number) else {
+                panic!("{name} has no row")
+            };
             let mut one = OsdOp { op: number, ..OsdOp::default() };
             if number == op::CALL {
                 one = OsdOp::call("lock", "get_info", b"");
@@ -334,14 +395,24 @@ mod tests {
             for lacking in needs.chars() {
                 let rest: String = "rwx".chars().filter(|r| *r != lacking).collect();
                 let short = format!(
-                    "allow {rest} pool=a, allow rwx pool=b, allow rwx namespace=n, allow rwx object_prefix other"
+                    "allow {rest} pool=a, allow rwx pool=b, allow rwx namespace=n, allow rwx \
+                        object_prefix other"
                 );
                 assert!(!may(&short, vec![one.clone()]), "{name} without {lacking}");
-                let harmless = if lacking == 'r' { OsdOp::create(false) } else { OsdOp::read(0, 1) };
-                assert!(!may(&short, vec![harmless.clone(), one.clone()]), "{name} behind another without {lacking}");
-                assert!(!may(&short, vec![one.clone(), harmless]), "{name} before another without {lacking}");
+                let harmless =
+                    if lacking == 'r' { OsdOp::create(false) } else { OsdOp::read(0, 1) };
+                assert!(
+                    !may(&short, vec![harmless.clone(), one.clone()]),
+                    "{name} behind another without {lacking}"
+                );
+                assert!(
+                    !may(&short, vec![one.clone(), harmless]),
+                    "{name} before another without {lacking}"
+                );
             }
-            for elsewhere in ["pool=b", "pool=a namespace=n", "pool=a object_prefix other", "tag rbd *=*"] {
+            for elsewhere in
+                ["pool=b", "pool=a namespace=n", "pool=a object_prefix other", "tag rbd *=*"]
+            {
                 assert!(
                     !may(&format!("allow rwx {elsewhere}"), vec![one.clone()]),
                     "{name} with rights at {elsewhere}"
@@ -351,7 +422,8 @@ mod tests {
         assert!(ROWS.iter().all(|(n, _)| op::name(*n) != "???"));
     }
 
-    /// A call needs the right to do what its method is registered for, and no right to read or write.
+    /// A call needs the right to do what its method is registered for, and no right to read or
+    /// write.
     #[test]
     fn a_call_needs_the_right_to_what_its_method_is_registered_for() {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
@@ -381,11 +453,19 @@ mod tests {
         }
     }
 
-    /// What only OSDs tell each other comes from OSDs; orders from those who may do everything; nothing else from anybody.
+    /// What only OSDs tell each other comes from OSDs; orders from those who may do everything;
+    /// nothing else from anybody.
     #[test]
     fn every_kind_of_message_needs_to_come_from_whom_it_is_for() {
-        let of_osds =
-            [PgWrite::KIND, PgTxn::KIND, PgAcks::KIND, PgCtls::KIND, OsdPing::KIND, OsdPong::KIND, OsdRenewed::KIND];
+        let of_osds = [
+            PgWrite::KIND,
+            PgTxn::KIND,
+            PgAcks::KIND,
+            PgCtls::KIND,
+            OsdPing::KIND,
+            OsdPong::KIND,
+            OsdRenewed::KIND,
+        ];
         let of_clients = [kind::OSD_OP, kind::PING, kind::OSD_BACKOFF];
         let may = |who: EntityType, caps: &str, kind: u16| {
             Rights::Caps(caps.parse().unwrap()).may_send(&Peer::new(who, "1"), kind)

@@ -1,7 +1,9 @@
-//! What is to be done before the OSD takes the next event: what PGs wish for, and what they are to be told.
+//! What is to be done before the OSD takes the next event: what PGs wish for, and what they are to
+//! be told.
 //!
-//! Wishes go first, in the order in which PGs had them. Only when there are none left is a PG told something: a PG counts on
-//! seeing what it submitted, and on its messages leaving in the order of its wishes.
+//! Wishes go first, in the order in which PGs had them. Only when there are none left is a PG told
+//! something: a PG counts on seeing what it submitted, and on its messages leaving in the order of
+//! its wishes.
 
 use spirula_pg::{PeerMsg, PgEffect, PgEvent};
 use spirula_types::{Peer, SpgId};
@@ -101,7 +103,10 @@ mod tests {
         };
         a.tell(id, [PgEvent::Renewed(3)]);
         a.tell_first(id, [PgEvent::Renewed(1), PgEvent::Renewed(2)].into_iter());
-        assert_eq!([is(a.next_event()), is(a.next_event()), is(a.next_event()), is(a.next_event())], [1, 2, 3, -1]);
+        assert_eq!(
+            [is(a.next_event()), is(a.next_event()), is(a.next_event()), is(a.next_event())],
+            [1, 2, 3, -1]
+        );
     }
 
     #[test]
@@ -110,7 +115,10 @@ mod tests {
         a.wish(id(1), [PgEffect::WantTurn, PgEffect::Repaired]);
         a.fresh().push(PgEffect::StateChanged);
         a.note(id(2));
-        assert!(matches!(a.next_wish_of(id(2)), Some(PgEffect::StateChanged)) && a.next_wish_of(id(2)).is_none());
+        assert!(
+            matches!(a.next_wish_of(id(2)), Some(PgEffect::StateChanged))
+                && a.next_wish_of(id(2)).is_none()
+        );
         assert!(matches!(a.next_wish(), Some((pg, PgEffect::WantTurn)) if pg == id(1)));
         a.clear();
         assert!(a.next_wish().is_none());

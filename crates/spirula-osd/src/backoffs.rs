@@ -1,8 +1,9 @@
 //! Which requests clients hold back themselves, as the OSD told them to: the shell's part of
 //! [`spirula_pg::Backoffs`].
 //!
-//! Each connection has its own table, which goes with it. When a request comes in, its connection's table is asked first
-//! ([`crate::intake`]); the PG says what is to be blocked and when clients may go on.
+//! Each connection has its own table, which goes with it. When a request comes in, its connection's
+//! table is asked first ([`crate::intake`]); the PG says what is to be blocked and when clients may
+//! go on.
 
 use crate::osd::{OsdCore, Session};
 use serde_json::{Value, json};
@@ -13,8 +14,8 @@ use spirula_runtime::LinkId;
 use spirula_runtime::limits::REQUESTS_PER_LINK;
 use spirula_types::{EntityType, HObject, SpgId, features};
 
-/// Open requests of a connection from which on none waits in a PG that does not serve: there is to be room for those of
-/// other PGs.
+/// Open requests of a connection from which on none waits in a PG that does not serve: there is to
+/// be room for those of other PGs.
 const CROWDED: usize = REQUESTS_PER_LINK / 4;
 
 impl OsdCore {
@@ -50,7 +51,10 @@ impl OsdCore {
     pub(crate) fn unblock(&mut self, pg: SpgId, object: Option<&HObject>) {
         let epoch = self.maps.epoch();
         for s in self.sessions.values_mut() {
-            s.backoffs.unblock(pg, object, epoch).into_iter().for_each(|m| s.link.send(m.into_message(0)));
+            s.backoffs
+                .unblock(pg, object, epoch)
+                .into_iter()
+                .for_each(|m| s.link.send(m.into_message(0)));
         }
     }
 
@@ -70,7 +74,8 @@ impl OsdCore {
             };
             s.backoffs.iter().map(one).collect()
         };
-        let sessions = self.sessions.values().map(|s| (s, of(s))).filter(|(_, all)| !all.is_empty());
+        let sessions =
+            self.sessions.values().map(|s| (s, of(s))).filter(|(_, all)| !all.is_empty());
         let sessions: Vec<Value> = sessions
             .map(|(s, all)| {
                 json!({"entity": s.peer.name().to_string(), "addr": s.peer.addr().to_string(), "backoffs": all})

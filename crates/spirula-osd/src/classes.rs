@@ -1,8 +1,10 @@
-//! Which object classes clients may call: the options `osd_class_load_list` and `osd_class_default_list`.
+//! Which object classes clients may call: the options `osd_class_load_list` and
+//! `osd_class_default_list`.
 //!
-//! A class that an OSD is not to load is forbidden to everybody (EPERM), be there such a one or not. One that it loads and that is not
-//! on the second list is for those alone whose capabilities name it (`allow class NAME`): a plain `x` is not enough. As with
-//! Ceph the lists count from an OSD's start on.
+//! A class that an OSD is not to load is forbidden to everybody (EPERM), be there such a one or
+//! not. One that it loads and that is not on the second list is for those alone whose capabilities
+//! name it (`allow class NAME`): a plain `x` is not enough. As with Ceph the lists count from an
+//! OSD's start on.
 
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_settings::Settings;
@@ -18,7 +20,11 @@ enum Names {
 impl Names {
     fn of(text: &str) -> Self {
         let words = || text.split_whitespace();
-        if words().any(|w| w == "*") { Self::All } else { Self::Some(words().map(|w| w.as_bytes().to_vec()).collect()) }
+        if words().any(|w| w == "*") {
+            Self::All
+        } else {
+            Self::Some(words().map(|w| w.as_bytes().to_vec()).collect())
+        }
     }
 
     fn has(&self, class: &[u8]) -> bool {
@@ -66,7 +72,11 @@ mod tests {
         let mut settings = Settings::default();
         let calls = |class: &str| [OsdOp::stat(), OsdOp::call(class, "any", b"")];
         let usual = ClassLists::of(&settings);
-        assert!(usual.may_load(&calls("rbd")) && usual.may_load(&calls("rgw")) && !usual.may_load(&calls("mine")));
+        assert!(
+            usual.may_load(&calls("rbd"))
+                && usual.may_load(&calls("rgw"))
+                && !usual.may_load(&calls("mine"))
+        );
         assert!(usual.by_default("rbd") && !usual.by_default("mine"));
         settings.set(Source::File, "osd_class_load_list", "rbd lock").unwrap();
         settings.set(Source::File, "osd_class_default_list", "lock").unwrap();

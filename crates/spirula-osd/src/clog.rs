@@ -64,7 +64,9 @@ impl OsdCore {
 
     /// Sends what is new.
     pub(crate) fn flush_log(&mut self) {
-        if !self.mon.is_open() || self.clog.lines.back().is_none_or(|(seq, ..)| *seq <= self.clog.sent) {
+        if !self.mon.is_open()
+            || self.clog.lines.back().is_none_or(|(seq, ..)| *seq <= self.clog.sent)
+        {
             return;
         }
         let entry = |(seq, level, stamp, text): &(u64, u16, UTime, String)| LogEntry {

@@ -62,7 +62,8 @@ impl OsdCore {
 
     pub(crate) fn answer_command(&self, id: LinkId, tid: u64, a: Answer) {
         if let Some(s) = self.sessions.get(&id) {
-            let reply = MCommandReply { result: a.result, status: a.status, output: a.output.into() };
+            let reply =
+                MCommandReply { result: a.result, status: a.status, output: a.output.into() };
             s.link.send_within(self.most_untold(), reply.into_message(tid));
         }
     }
@@ -71,11 +72,16 @@ impl OsdCore {
         Some(match t {
             Tell::Descriptions => Answer::json(&tell::descriptions()),
             Tell::Help => Answer::json(&tell::help()),
-            Tell::Common(prefix, args) => match spirula_settings::common::run(&prefix, &args, &mut self.cfg.settings) {
-                Some(Ok(r)) => Answer { status: r.status, ..Answer::json(&r.value) },
-                Some(Err((errno, why))) => Answer::fail(errno, why),
-                None => Answer::fail(errno::EINVAL, format!("command '{prefix}' is not known to this OSD")),
-            },
+            Tell::Common(prefix, args) => {
+                match spirula_settings::common::run(&prefix, &args, &mut self.cfg.settings) {
+                    Some(Ok(r)) => Answer { status: r.status, ..Answer::json(&r.value) },
+                    Some(Err((errno, why))) => Answer::fail(errno, why),
+                    None => Answer::fail(
+                        errno::EINVAL,
+                        format!("command '{prefix}' is not known to this OSD"),
+                    ),
+                }
+            }
             Tell::Status => Answer::json(&json!({
                 "cluster_fsid": self.cfg.fsid.to_string(),
                 "osd_fsid": self.cfg.uuid.to_string(),
@@ -89,7 +95,8 @@ impl OsdCore {
             Tell::PerfDump(args) => {
                 let primaries = self.pgs.values().filter(|p| p.is_primary()).count();
                 let pools = self.store.iter().flat_map(Store::pool_space).map(|(_, s)| s);
-                let space = Space { store: self.space().unwrap_or_default(), pools: pools.collect() };
+                let space =
+                    Space { store: self.space().unwrap_or_default(), pools: pools.collect() };
                 let all = self.perf.dump(self.pgs.len(), primaries, &space);
                 Answer::json(&common::chosen(all, &args))
             }
@@ -108,7 +115,8 @@ impl OsdCore {
             Tell::ListUnfound(pgid, offset) => match self.pg_named(&pgid) {
                 Some(pg) => {
                     let after = offset.map(|o| {
-                        let text = |key: &str| Bytes::from(o[key].as_str().unwrap_or_default().to_owned());
+                        let text =
+                            |key: &str| Bytes::from(o[key].as_str().unwrap_or_default().to_owned());
                         HObject::head(pg.id().pg.pool, text("namespace"), text("key"), text("oid"))
                     });
                     Answer::json(&pg.list_unfound(after.as_ref()))
@@ -116,43 +124,59 @@ impl OsdCore {
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
             },
             Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
-            Tell::OpsInFlight => {
-                Answer::json(&history::under_way(self.now.mono, self.now.wall, &self.open_ops(self.now.mono)))
-            }
-            Tell::BlockedOps => {
-                Answer::json(&history::blocked(self.now.mono, self.now.wall, &self.open_ops(self.now.mono)))
-            }
+            Tell::OpsInFlight => Answer::json(&history::under_way(
+                self.now.mono,
+                self.now.wall,
+                &self.open_ops(self.now.mono),
+            )),
+            Tell::BlockedOps => Answer::json(&history::blocked(
+                self.now.mono,
+                self.now.wall,
+                &self.open_ops(self.now.mono),
+            )),
             Tell::HistoricOps(by_duration) => {
                 Answer::json(&self.history.dump(self.now.mono, self.now.wall, by_duration))
             }
-            Tell::HistoricSlowOps => Answer::json(&self.history.dump_slow(self.now.mono, self.now.wall)),
+            Tell::HistoricSlowOps => {
+                Answer::json(&self.history.dump_slow(self.now.mono, self.now.wall))
+            }
             Tell::Mempools => {
                 let store = self.store.as_ref().map_or(0, Store::memory);
                 let payload = self.outside.pool().outstanding();
-                Answer::json(&common::mempools(&[("buffer_anon", payload), ("bluestore_cache_other", store)]))
+                Answer::json(&common::mempools(&[
+                    ("buffer_anon", payload),
+                    ("bluestore_cache_other", store),
+                ]))
             }
             Tell::Blocklist => {
                 let map = self.maps.map();
-                let rows = map
-                    .iter()
-                    .flat_map(|m| &m.blocklist)
-                    .map(|(a, until)| json!({"entity": a.to_string(), "expire_time": until.to_iso()}));
+                let rows = map.iter().flat_map(|m| &m.blocklist).map(
+                    |(a, until)| json!({"entity": a.to_string(), "expire_time": until.to_iso()}),
+                );
                 Answer::json(&rows.collect())
             }
             Tell::MappedPools => {
-                let pools: std::collections::BTreeSet<_> = self.pgs.keys().map(|id| id.pg.pool).collect();
+                let pools: std::collections::BTreeSet<_> =
+                    self.pgs.keys().map(|id| id.pg.pool).collect();
                 Answer::json(&json!(pools))
             }
             Tell::ScrubReservations => Answer::json(&self.dump_scrub_reservations()),
             Tell::Devices => {
                 let named = self.cfg.metadata.get("devices").map_or("", String::as_str);
                 let rows = named.split(',').filter(|n| !n.is_empty());
-                Answer::json(&rows.map(|n| json!({"device": format!("/dev/{n}"), "device_id": ""})).collect())
+                Answer::json(
+                    &rows
+                        .map(|n| json!({"device": format!("/dev/{n}"), "device_id": ""}))
+                        .collect(),
+                )
             }
             // As with Ceph, a device without an identity is not asked.
-            Tell::Smart if self.cfg.metadata.get("device_ids").is_none_or(String::is_empty) => Answer::json(&json!({})),
+            Tell::Smart if self.cfg.metadata.get("device_ids").is_none_or(String::is_empty) => {
+                Answer::json(&json!({}))
+            }
             Tell::Smart => {
-                let why = "this version reads no SMART data: use smartctl on the disks that osd metadata names";
+                let why = "this version reads no SMART data: use smartctl on the disks that osd \
+                    metadata names";
                 Answer::fail(errno::EOPNOTSUPP, why)
             }
             Tell::FlushStats => {
@@ -162,7 +186,8 @@ impl OsdCore {
             }
             Tell::Watchers => {
                 let rows = self.pgs.values().flat_map(Pg::watchers).map(|w| {
-                    let (text, who) = (|b: &[u8]| String::from_utf8_lossy(b).into_owned(), w.watcher);
+                    let (text, who) =
+                        (|b: &[u8]| String::from_utf8_lossy(b).into_owned(), w.watcher);
                     let kind = who.name.entity_type().map_or("unknown", EntityType::as_str);
                     json!({
                         "namespace": text(&w.object.namespace),
@@ -180,7 +205,8 @@ impl OsdCore {
                 Answer::json(&rows.collect())
             }
             Tell::Network(threshold) => Answer::json(&self.dump_network(threshold)),
-            // An OSD here is nobody's client: it copies objects from others by the messages of OSDs.
+            // An OSD here is nobody's client: it copies objects from others by the messages of
+            // OSDs.
             Tell::OwnRequests => Answer::json(&json!({
                 "ops": [], "linger_ops": [], "pool_ops": [], "pool_stat_ops": [], "statfs_ops": [], "command_ops": [],
             })),
@@ -188,9 +214,10 @@ impl OsdCore {
                 let output = "set_recovery_delay: set osd_recovery_delay_start to 0".to_owned();
                 Answer { output, ..Answer::default() }
             }
-            Tell::CpuProfiler => {
-                Answer { output: "cpu_profiler support not linked in".to_owned(), ..Answer::default() }
-            }
+            Tell::CpuProfiler => Answer {
+                output: "cpu_profiler support not linked in".to_owned(),
+                ..Answer::default()
+            },
             Tell::Absent(why) => Answer::fail(errno::EOPNOTSUPP, why),
             Tell::Compact => {
                 if let Some(Err(e)) = self.store.as_mut().map(Store::flush) {
@@ -233,9 +260,13 @@ impl OsdCore {
             Tell::Queues => self.dump_queues(),
             Tell::Omap(pool, name) => self.omap_of(&pool, &name),
             Tell::Beacon if self.beacon() => Answer::default(),
-            Tell::Beacon => Answer::fail(errno::EAGAIN, "no monitor is connected that could be told"),
+            Tell::Beacon => {
+                Answer::fail(errno::EAGAIN, "no monitor is connected that could be told")
+            }
             Tell::Fragmentation(by_lengths) => self.fragmentation(by_lengths),
-            Tell::Bench { count, size, object_size } => return self.start_bench(link, tid, count, size, object_size),
+            Tell::Bench { count, size, object_size } => {
+                return self.start_bench(link, tid, count, size, object_size);
+            }
         })
     }
 
@@ -250,7 +281,9 @@ impl OsdCore {
             return Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}"));
         };
         match self.pgs.get(&id).map(|p| p.may_mark_lost(revert)) {
-            Some(Ok(0)) | None => Answer { status: "pg has no unfound objects".to_owned(), ..Answer::default() },
+            Some(Ok(0)) | None => {
+                Answer { status: "pg has no unfound objects".to_owned(), ..Answer::default() }
+            }
             Some(Ok(n)) => {
                 self.feed_pg(id, spirula_pg::PgEvent::MarkLost { revert });
                 let status = format!("pg has {n} objects unfound and apparently lost marking");
@@ -270,7 +303,10 @@ impl OsdCore {
     ) -> Option<Answer> {
         let fail = |why: String| Some(Answer::fail(errno::EINVAL, why));
         if size == 0 || count == 0 || size > 64 << 20 {
-            return fail(format!("bench: size {size} must be from 1 to {} and count {count} above 0", 64 << 20));
+            return fail(format!(
+                "bench: size {size} must be from 1 to {} and count {count} above 0",
+                64 << 20
+            ));
         }
         if count > 4 << 30 {
             return fail(format!("bench: count {count} is more than {} bytes", 4u64 << 30));

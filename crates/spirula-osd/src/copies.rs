@@ -1,4 +1,5 @@
-//! Getting an object of another PG for `copy_from`: as a client of the OSD that leads that PG, be it this one.
+//! Getting an object of another PG for `copy_from`: as a client of the OSD that leads that PG, be
+//! it this one.
 //!
 //! The source is read with ordinary requests, a piece at a time, so that whatever holds for
 //! clients' reads holds here: they wait for peering and recovery, bad copies are healed,
@@ -10,14 +11,16 @@
 //! more rarely, because whoever is slow need not be asked the same many times. An object that waits
 //! for its source lets such reads of itself pass, so that objects may be made copies of each other.
 //!
-//! Few copies are under way at a time, the others wait for them. Patience with a source begins when it
-//! is asked first, and anew with each piece that is more than there ever was: what changes all the time
-//! is given up, what is large or waits for its turn is not.
+//! Few copies are under way at a time, the others wait for them. Patience with a source begins when
+//! it is asked first, and anew with each piece that is more than there ever was: what changes all
+//! the time is given up, what is large or waits for its turn is not.
 //!
-//! What is got lies in memory until it is whole. One object may have as much as any change may ([`Bounds::one`]): a source that goes
-//! on beyond that fails the copy as soon as it is seen. All together have a bound, too ([`Bounds::all`]), and there a copy pauses between
-//! two pieces, and one that has got only its first begins again later. The oldest of those that hold something never pauses, so it ends,
-//! and makes room; if its source falls silent while others are paused, it gives back what it has.
+//! What is got lies in memory until it is whole. One object may have as much as any change may
+//! ([`Bounds::one`]): a source that goes on beyond that fails the copy as soon as it is seen. All
+//! together have a bound, too ([`Bounds::all`]), and there a copy pauses between two pieces, and
+//! one that has got only its first begins again later. The oldest of those that hold something
+//! never pauses, so it ends, and makes room; if its source falls silent while others are paused, it
+//! gives back what it has.
 
 use crate::maps::Maps;
 use crate::osd::OsdCore;
@@ -66,7 +69,12 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// Those of an OSD whose requests have these limits, and which has so many bytes for payloads.
     pub(crate) fn new(limits: &Limits, payloads: usize) -> Self {
-        Self { object: limits.max_object_size, one: limits.max_change, all: payloads / 4, piece: PIECE as usize }
+        Self {
+            object: limits.max_object_size,
+            one: limits.max_change,
+            all: payloads / 4,
+            piece: PIECE as usize,
+        }
     }
 }
 
@@ -94,7 +102,8 @@ struct Job {
     source: Source,
     /// When it was begun, or there was more of its source than ever before.
     heard: Duration,
-    /// When its request went out last, and for how long an answer is waited for until it goes out again.
+    /// When its request went out last, and for how long an answer is waited for until it goes out
+    /// again.
     sent: Duration,
     again: Duration,
     /// Whom it was asked of.
@@ -137,8 +146,8 @@ enum Due {
     GivenUp,
 }
 
-/// Copies under way, by the number of their last request, and those that wait for their turn. Of the latter there are no more than
-/// requests of clients are open.
+/// Copies under way, by the number of their last request, and those that wait for their turn. Of
+/// the latter there are no more than requests of clients are open.
 pub(crate) struct Copies {
     bounds: Bounds,
     jobs: BTreeMap<u64, Job>,
@@ -149,7 +158,8 @@ pub(crate) struct Copies {
     next: u64,
     /// There was no room for what one had got: none begins before another has ended.
     crowded: bool,
-    /// Requests to PGs of this OSD that these have not ended: which copy's each is (0 where it has ended), and where it is.
+    /// Requests to PGs of this OSD that these have not ended: which copy's each is (0 where it has
+    /// ended), and where it is.
     own: BTreeMap<OpId, (u64, SpgId)>,
 }
 
@@ -166,7 +176,8 @@ impl Copies {
         self.jobs.values().map(next).sum::<usize>() + self.paused.values().map(got).sum::<usize>()
     }
 
-    /// May this one take another piece? It is none of those under way, nor of those that are paused.
+    /// May this one take another piece? It is none of those under way, nor of those that are
+    /// paused.
     fn may_go_on(&self, job: &Job) -> bool {
         let mut others = self.jobs.values().chain(self.paused.values()).filter(|j| j.got.is_some());
         let held = job.got.as_ref().map_or(0, |g| g.held);
@@ -187,10 +198,15 @@ impl Copies {
         }
     }
 
-    /// While others are paused, those whose sources are silent give back what they hold, and ask for it again.
+    /// While others are paused, those whose sources are silent give back what they hold, and ask
+    /// for it again.
     fn make_room(&mut self, now: Duration) {
         let silent = |j: &Job| j.got.is_some() && now >= j.heard + SILENT;
-        let all = self.jobs.iter().filter(|(_, j)| !self.paused.is_empty() && silent(j)).map(|(tid, _)| *tid);
+        let all = self
+            .jobs
+            .iter()
+            .filter(|(_, j)| !self.paused.is_empty() && silent(j))
+            .map(|(tid, _)| *tid);
         for tid in all.collect::<Vec<u64>>() {
             if let Some(mut job) = self.jobs.remove(&tid) {
                 // What may still come by its number is of no use.
@@ -206,7 +222,19 @@ impl Copies {
         self.forget(op);
         let (heard, sent, again) = (Duration::ZERO, Duration::ZERO, AGAIN);
         let (order, to, got, pieces, most) = (0, -1, None, 0, 0);
-        self.waiting.push_back(Job { order, pg, op, source, heard, sent, again, to, got, pieces, most });
+        self.waiting.push_back(Job {
+            order,
+            pg,
+            op,
+            source,
+            heard,
+            sent,
+            again,
+            to,
+            got,
+            pieces,
+            most,
+        });
     }
 
     /// The next one that there is room for. Its time begins now.
@@ -224,8 +252,13 @@ impl Copies {
         if held >= self.bounds.all || held > 0 && self.crowded {
             return None;
         }
-        // One that has got nothing, and whose source is silent, holds no memory: others need not wait for it.
-        let busy = self.jobs.values().filter(|j| j.got.is_some() || now.saturating_sub(j.heard) < AGAIN).count();
+        // One that has got nothing, and whose source is silent, holds no memory: others need not
+        // wait for it.
+        let busy = self
+            .jobs
+            .values()
+            .filter(|j| j.got.is_some() || now.saturating_sub(j.heard) < AGAIN)
+            .count();
         if busy >= AT_ONCE || self.jobs.len() >= WITH_SILENT {
             return None;
         }
@@ -250,16 +283,17 @@ impl Copies {
         tid
     }
 
-    /// Takes the answer to the request of this number; nothing if it is to be asked again a while later, or if the answer
-    /// is to none that is open.
+    /// Takes the answer to the request of this number; nothing if it is to be asked again a while
+    /// later, or if the answer is to none that is open.
     fn answered(&mut self, tid: u64, reply: &MOsdOpReply, now: Duration) -> Option<Next> {
         let mut job = self.jobs.remove(&tid)?;
         self.crowded = false;
-        let changed = job.got.is_some() && [-errno::ERANGE, -errno::EOVERFLOW].contains(&reply.result);
+        let changed =
+            job.got.is_some() && [-errno::ERANGE, -errno::EOVERFLOW].contains(&reply.result);
         match reply.result {
             r if r == -errno::EAGAIN || changed => {
-                // It has changed, or whoever answered does not lead it. What else may come by this number is an answer to
-                // another question then.
+                // It has changed, or whoever answered does not lead it. What else may come by this
+                // number is an answer to another question then.
                 let tid = if job.got.is_some() { self.number() } else { tid };
                 job.begin_anew();
                 self.jobs.insert(tid, job);
@@ -271,7 +305,9 @@ impl Copies {
                     job.begin_anew();
                     Some(Next::Ask(job))
                 }
-                Ok(true) if let Some(e) = job.got.as_ref().and_then(|g| g.too_large(&self.bounds)) => {
+                Ok(true)
+                    if let Some(e) = job.got.as_ref().and_then(|g| g.too_large(&self.bounds)) =>
+                {
                     Some(Next::End(job, Fetched::Failed(e)))
                 }
                 Ok(true) => match job.got.take_if(|g| g.is_whole()) {
@@ -296,8 +332,8 @@ impl Copies {
         }
     }
 
-    /// Requests without an answer about which something is to be done. `leads` says who leads an object's PG by the newest map:
-    /// whoever leads it since the request went out has not got it.
+    /// Requests without an answer about which something is to be done. `leads` says who leads an
+    /// object's PG by the newest map: whoever leads it since the request went out has not got it.
     fn due(&self, now: Duration, leads: impl Fn(&HObject) -> Option<OsdId>) -> Vec<(u64, Due)> {
         let what = |j: &Job| {
             let moved = || leads(&j.source.object) != Some(j.to);
@@ -310,7 +346,8 @@ impl Copies {
         self.jobs.iter().filter_map(|(tid, j)| Some((*tid, what(j)?))).collect()
     }
 
-    /// What this OSD was asked may be lost, or its answer: it is asked again when time is looked at next.
+    /// What this OSD was asked may be lost, or its answer: it is asked again when time is looked at
+    /// next.
     pub(crate) fn may_be_lost(&mut self, osd: OsdId) {
         self.jobs.values_mut().filter(|j| j.to == osd).for_each(|j| j.sent = Duration::ZERO);
     }
@@ -329,7 +366,8 @@ impl Copies {
         jobs.len() + paused.len() < before
     }
 
-    /// Requests to PGs of this OSD whose copies have ended, each once: they are to end, too, whatever they wait for.
+    /// Requests to PGs of this OSD whose copies have ended, each once: they are to end, too,
+    /// whatever they wait for.
     fn ended(&mut self) -> Vec<(OpId, SpgId)> {
         let Self { jobs, own, .. } = self;
         let gone = own.iter_mut().filter(|(_, (tid, _))| *tid > 0 && !jobs.contains_key(tid));
@@ -341,12 +379,14 @@ impl Copies {
     }
 }
 
-/// The connection of a request to a PG of this OSD, so that it ends as one of a client that went away does. No real one has this number.
+/// The connection of a request to a PG of this OSD, so that it ends as one of a client that went
+/// away does. No real one has this number.
 fn conn_of(op: OpId) -> u64 {
     u64::MAX - op
 }
 
-/// Who leads an object's PG by the newest map, -1 for nobody, and which shard of it; `None` if there is no such pool.
+/// Who leads an object's PG by the newest map, -1 for nobody, and which shard of it; `None` if
+/// there is no such pool.
 fn place(maps: &Maps, object: &HObject) -> Option<(Epoch, SpgId, OsdId)> {
     let map = maps.map()?;
     let pool = map.pool(object.pool)?;
@@ -361,7 +401,11 @@ fn place(maps: &Maps, object: &HObject) -> Option<(Epoch, SpgId, OsdId)> {
 fn vector(got: Option<&Got>) -> Vec<OsdOp> {
     let Some(got) = got else {
         let omap = [OsdOp::omap_get_header(), OsdOp::omap_get_vals(b"", KEYS, b"")];
-        return [OsdOp::stat(), OsdOp::getxattrs()].into_iter().chain(omap).chain([OsdOp::read(0, PIECE)]).collect();
+        return [OsdOp::stat(), OsdOp::getxattrs()]
+            .into_iter()
+            .chain(omap)
+            .chain([OsdOp::read(0, PIECE)])
+            .collect();
     };
     let next = if (got.data.len() as u64) < got.size {
         OsdOp::read(got.data.len() as u64, PIECE)
@@ -390,7 +434,8 @@ fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<bool, DecodeError>
         let (size, mtime) = stat(&out(0))?;
         let names: Vec<(Bytes, Bytes)> = Decoder::new(&out(1)).get()?;
         // As they are stored: users' names have a mark in front.
-        let attrs: Vec<_> = names.into_iter().map(|(k, v)| ([b"_", &k[..]].concat().into(), v)).collect();
+        let attrs: Vec<_> =
+            names.into_iter().map(|(k, v)| ([b"_", &k[..]].concat().into(), v)).collect();
         let (omap, more_omap) = page(&out(3))?;
         let (version, omap_header, data) = (reply.user_version, out(2), out(4).to_vec());
         let held = data.len() + omap_header.len() + bytes(&attrs) + bytes(&omap);
@@ -441,7 +486,8 @@ impl Got {
             v if v > self.version => return Fetched::Failed(errno::EOVERFLOW),
             _ => {}
         }
-        let flags = if self.omap.is_empty() && self.omap_header.is_empty() { 0 } else { ObjectInfo::OMAP };
+        let flags =
+            if self.omap.is_empty() && self.omap_header.is_empty() { 0 } else { ObjectInfo::OMAP };
         let (size, mtime, user_version) = (self.size, self.mtime, self.version);
         let info = ObjectInfo { size, mtime, user_version, flags, ..ObjectInfo::default() };
         let Self { attrs, omap_header, omap, .. } = self;
@@ -481,7 +527,8 @@ impl OsdCore {
         }
     }
 
-    /// Sends a copy's next request, or (`tid`) the last one again, to whoever leads the source's PG.
+    /// Sends a copy's next request, or (`tid`) the last one again, to whoever leads the source's
+    /// PG.
     fn ask_source(&mut self, job: Job, tid: Option<u64>) {
         let object = &job.source.object;
         let Some((epoch, spg, to)) = place(&self.maps, object) else {
@@ -489,7 +536,8 @@ impl OsdCore {
         };
         let (key, namespace) = (object.key.clone(), object.namespace.clone());
         let locator = ObjectLocator { pool: object.pool, key, namespace, hash: -1 };
-        let mut msg = MOsdOp::new(spg, object.hash, locator, object.name.clone(), vector(job.got.as_ref()));
+        let mut msg =
+            MOsdOp::new(spg, object.hash, locator, object.name.clone(), vector(job.got.as_ref()));
         (msg.epoch, msg.snapid, msg.flags) = (epoch, object.snap, flag::READ);
         let tid = self.copies.asked(job, tid, to, self.now.mono);
         if to == self.cfg.id {
@@ -503,7 +551,8 @@ impl OsdCore {
             // It waits in the PG whatever happens: no client can hold it instead.
             let (conn, addrs, patience) = (conn_of(op), Arc::default(), Patience::Endless);
             let timeouts = Timeouts::default();
-            let op = ClientOp { id: op, conn, reqid, addrs, msg: Box::new(msg), patience, timeouts };
+            let op =
+                ClientOp { id: op, conn, reqid, addrs, msg: Box::new(msg), patience, timeouts };
             self.answer_pg(spg, PgEvent::Client(op));
         } else if to >= 0 {
             self.peers.send(to, msg.into_message(tid));
@@ -572,7 +621,10 @@ mod tests {
     const TICK: Duration = Duration::from_millis(100);
 
     fn source(op: OpId) -> Source {
-        Source { object: HObject::head(1, "".into(), "".into(), format!("o{op}").into()), version: 0 }
+        Source {
+            object: HObject::head(1, "".into(), "".into(), format!("o{op}").into()),
+            version: 0,
+        }
     }
 
     /// What a source of so many bytes, changed last then, answers to a job's next request.
@@ -587,10 +639,16 @@ mod tests {
             None => vec![stat, none, Bytes::new(), Bytes::from_static(&[0; 5]), data],
             Some(_) => vec![Bytes::new(), stat, data],
         };
-        let result = |(o, out): (OsdOp, Bytes)| OpResult { op: OsdOp { indata: out, ..o }, rval: 0, output_crc: None };
+        let result = |(o, out): (OsdOp, Bytes)| OpResult {
+            op: OsdOp { indata: out, ..o },
+            rval: 0,
+            output_crc: None,
+        };
         let ops = vector(got).into_iter().zip(outputs).map(result).collect();
-        let (spg, locator) =
-            (SpgId::new(PgId::new(1, 0), -1), ObjectLocator { pool: 1, hash: -1, ..Default::default() });
+        let (spg, locator) = (
+            SpgId::new(PgId::new(1, 0), -1),
+            ObjectLocator { pool: 1, hash: -1, ..Default::default() },
+        );
         MOsdOpReply {
             user_version: 1,
             ..MOsdOpReply::with(&MOsdOp::new(spg, 0, locator, "o".into(), vec![]), 1, 0, ops)
@@ -614,10 +672,14 @@ mod tests {
 
     impl Play {
         fn new(jobs: u64, size: u64, latency: Duration) -> Self {
-            let mut copies = Copies::new(Bounds { piece: CHUNK as usize, ..Bounds::new(&Limits::default(), 1 << 30) });
+            let mut copies = Copies::new(Bounds {
+                piece: CHUNK as usize,
+                ..Bounds::new(&Limits::default(), 1 << 30)
+            });
             let pg = SpgId::new(PgId::new(1, 0), -1);
             (0..jobs).for_each(|op| copies.want(pg, op, source(op)));
-            let (now, changes, answers, asked, ended) = (Duration::from_secs(1000), false, Vec::new(), 0, Vec::new());
+            let (now, changes, answers, asked, ended) =
+                (Duration::from_secs(1000), false, Vec::new(), 0, Vec::new());
             Self { copies, now, latency, size, changes, answers, asked, ended }
         }
 
@@ -657,14 +719,19 @@ mod tests {
         fn until(&mut self, ended: usize) -> Duration {
             let begun = self.now;
             while self.ended.len() < ended {
-                assert!(self.now < begun + Duration::from_secs(3600), "{} of {ended} have ended", self.ended.len());
+                assert!(
+                    self.now < begun + Duration::from_secs(3600),
+                    "{} of {ended} have ended",
+                    self.ended.len()
+                );
                 self.step();
             }
             self.now - begun
         }
 
         fn copied(&self) -> usize {
-            let whole = |f: &Fetched| matches!(f, Fetched::Object(o) if o.data.len() as u64 == self.size);
+            let whole =
+                |f: &Fetched| matches!(f, Fetched::Object(o) if o.data.len() as u64 == self.size);
             self.ended.iter().filter(|(_, f)| whole(f)).count()
         }
     }
@@ -719,12 +786,14 @@ mod tests {
         assert!(p.copies.jobs.is_empty() && p.copies.waiting.is_empty());
     }
 
-    /// A PG here may have it wait for long, for an object that nobody has: it would stay there for each copy that was wanted.
+    /// A PG here may have it wait for long, for an object that nobody has: it would stay there for
+    /// each copy that was wanted.
     #[test]
     fn what_is_asked_of_a_pg_here_ends_with_its_copy() {
         let mut p = Play::new(2, CHUNK, Duration::from_secs(1_000_000));
         p.step();
-        let (pg, tids) = (SpgId::new(PgId::new(1, 0), -1), p.copies.jobs.keys().copied().collect::<Vec<_>>());
+        let (pg, tids) =
+            (SpgId::new(PgId::new(1, 0), -1), p.copies.jobs.keys().copied().collect::<Vec<_>>());
         p.copies.own = [(70, (tids[0], pg)), (71, (tids[1], pg))].into();
         assert_eq!(p.copies.ended(), []);
         assert!(p.copies.forget(p.copies.jobs[&tids[0]].op));
@@ -817,7 +886,8 @@ mod tests {
         assert_eq!(p.copied(), 3);
     }
 
-    /// A source that is silent for long lets dozens of copies of it begin, which all get their first piece at once.
+    /// A source that is silent for long lets dozens of copies of it begin, which all get their
+    /// first piece at once.
     #[test]
     fn copies_whose_sources_were_silent_hold_no_more_than_others() {
         let mut p = Play::new(64, 8 * CHUNK, Duration::from_secs(50));
@@ -865,7 +935,10 @@ mod tests {
         let begun = p.now;
         while p.ended.iter().filter(|(op, _)| !silent(*op)).count() < 2 {
             let of = |p: &Play, tid: &u64| p.copies.jobs.get(tid).is_some_and(|j| silent(j.op));
-            let kept: Vec<_> = std::mem::take(&mut p.answers).into_iter().filter(|(_, tid, _)| !of(&p, tid)).collect();
+            let kept: Vec<_> = std::mem::take(&mut p.answers)
+                .into_iter()
+                .filter(|(_, tid, _)| !of(&p, tid))
+                .collect();
             p.answers = kept;
             p.step();
             assert!(p.now < begun + 2 * PATIENCE, "{:?}", p.ended);

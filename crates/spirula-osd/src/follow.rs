@@ -17,8 +17,8 @@ use std::time::Duration;
 /// Key of the newest map processed, in the store's meta space.
 pub(crate) const MAP_KEY: &[u8] = b"osdmap";
 
-/// Does the map know of no OSDs but these? Asked of the first map that shows us up, which is newer than whatever an earlier incarnation
-/// of ours did.
+/// Does the map know of no OSDs but these? Asked of the first map that shows us up, which is newer
+/// than whatever an earlier incarnation of ours did.
 fn is_alone(map: &OsdMap, these: &BTreeSet<OsdId>) -> bool {
     map.osds().all(|o| these.contains(&o))
 }
@@ -27,8 +27,8 @@ fn is_alone(map: &OsdMap, these: &BTreeSet<OsdId>) -> bool {
 const MAP_RETRY_MIN: Duration = Duration::from_secs(1);
 const MAP_RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// When a map may be asked for again after one that did not fit, or did not come: at most once per [`MAP_RETRY_MIN`], and ever
-/// more seldom while that does not help either.
+/// When a map may be asked for again after one that did not fit, or did not come: at most once per
+/// [`MAP_RETRY_MIN`], and ever more seldom while that does not help either.
 #[derive(Debug, Default)]
 pub(crate) struct MapRetry {
     next: Duration,
@@ -119,7 +119,8 @@ impl OsdCore {
     /// submitted before, so a restart may go on from here.
     fn store_map(&mut self) {
         if self.waits.any() {
-            // What a PG that waits wants stored because of it was not: a start is to show it this map again.
+            // What a PG that waits wants stored because of it was not: a start is to show it this
+            // map again.
             return;
         }
         let Some(store) = &mut self.store else { return };
@@ -165,14 +166,15 @@ impl OsdCore {
         self.fold_pgs();
         self.split_pgs();
         if own {
-            let new: Vec<SpgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
+            let new: Vec<SpgId> =
+                self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
             for pg in new {
                 self.pgs.insert(pg, Pg::new(pg, id, self.pg_cfg.clone()));
             }
         }
         self.show_map();
-        // Not before: PGs that have not seen the map are given work while others are shown it, and one that it replaces must not
-        // read by a lease that counts only with it.
+        // Not before: PGs that have not seen the map are given work while others are shown it, and
+        // one that it replaces must not read by a lease that counts only with it.
         self.leases.map_advanced(epoch);
         if !own {
             self.life.all_quiet(epoch);
@@ -197,12 +199,24 @@ impl OsdCore {
         let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
         let folds = spirula_pg::folds(&self.pgs, epoch, pg_num);
         let targets: Vec<SpgId> = folds.keys().copied().collect();
-        if !folds.iter().flat_map(|(id, sources)| sources.iter().chain([id])).all(|pg| self.end_wait(*pg)) {
+        if !folds
+            .iter()
+            .flat_map(|(id, sources)| sources.iter().chain([id]))
+            .all(|pg| self.end_wait(*pg))
+        {
             return;
         }
         for (id, sources) in folds {
-            let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
-            let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
+            let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool))
+            else {
+                return;
+            };
+            let reader = StoreReader {
+                store,
+                fetched: &[],
+                bad: &self.bad,
+                waits: self.waits.any_for_room(),
+            };
             let now = self.now.of_pg();
             let mut taken = Vec::new();
             for s in sources {
@@ -215,9 +229,20 @@ impl OsdCore {
                 self.words.forget(s);
                 taken.push(pg);
             }
-            let mut pg = self.pgs.remove(&id).unwrap_or_else(|| Pg::new(id, self.cfg.id, self.pg_cfg.clone()));
+            let mut pg = self
+                .pgs
+                .remove(&id)
+                .unwrap_or_else(|| Pg::new(id, self.cfg.id, self.pg_cfg.clone()));
             let step = (epoch, pool.pg_num);
-            pg.fold(taken, pool.merged.as_ref(), step, now, &reader, &self.leases, self.agenda.fresh());
+            pg.fold(
+                taken,
+                pool.merged.as_ref(),
+                step,
+                now,
+                &reader,
+                &self.leases,
+                self.agenda.fresh(),
+            );
             self.agenda.note(id);
             self.pgs.insert(id, pg);
         }
@@ -244,7 +269,12 @@ impl OsdCore {
             let Some(pg) = self.pgs.get_mut(&id) else { continue };
             let store = self.store.as_ref();
             let Some(store) = store else { return };
-            let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
+            let reader = StoreReader {
+                store,
+                fetched: &[],
+                bad: &self.bad,
+                waits: self.waits.any_for_room(),
+            };
             let now = self.now.of_pg();
             let children = pg.split(now, (epoch, to), &reader, &self.leases, self.agenda.fresh());
             self.agenda.note(id);
@@ -289,7 +319,8 @@ mod tests {
 
     #[test]
     fn an_osd_elsewhere_may_hold_leases_be_it_up_or_down() {
-        let mut map = OsdMap::fresh(Uuid([1; 16]), 5, UTime::default(), spirula_maps::Crush::default());
+        let mut map =
+            OsdMap::fresh(Uuid([1; 16]), 5, UTime::default(), spirula_maps::Crush::default());
         map.set_max_osd(3);
         // Exists and is up; exists.
         (map.osd_state[0], map.osd_state[2]) = (3, 1);

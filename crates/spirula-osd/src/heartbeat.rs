@@ -65,7 +65,8 @@ impl OsdCore {
 
     /// How much silence of a peer is borne at least and at most.
     fn bounds(&self) -> Bounds {
-        let least = self.cfg.settings.get("osd_heartbeat_min_grace").and_then(|s| s.parse::<f64>().ok());
+        let least =
+            self.cfg.settings.get("osd_heartbeat_min_grace").and_then(|s| s.parse::<f64>().ok());
         let least = Duration::try_from_secs_f64(least.unwrap_or(1.0)).unwrap_or(Duration::MAX);
         Bounds { least, grace: self.grace() }
     }
@@ -84,11 +85,16 @@ impl OsdCore {
     /// (`osd_heartbeat_min_healthy_ratio`)? Else they would only report us again.
     pub(crate) fn is_healthy(&self, now: Duration) -> bool {
         let (answer, all) = self.peers.answering(now, self.grace());
-        let ratio = self.cfg.settings.get("osd_heartbeat_min_healthy_ratio").and_then(|r| r.parse::<f64>().ok());
+        let ratio = self
+            .cfg
+            .settings
+            .get("osd_heartbeat_min_healthy_ratio")
+            .and_then(|r| r.parse::<f64>().ok());
         answer as f64 >= all as f64 * ratio.unwrap_or(0.33)
     }
 
-    /// Bytes that heartbeats, questions and answers, have at least: a path that carries small frames only must not look whole.
+    /// Bytes that heartbeats, questions and answers, have at least: a path that carries small
+    /// frames only must not look whole.
     fn beat_size(&self) -> u64 {
         self.cfg.settings.number("osd_heartbeat_min_size").unwrap_or(2000)
     }
@@ -96,7 +102,8 @@ impl OsdCore {
     /// Opens links to peers. Not a method that borrows all of us: the peers call it.
     pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
         let outside = self.outside.clone();
-        let (data, back, front) = (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
+        let (data, back, front) =
+            (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
         move |to, way| match way {
             Way::Data => outside.connect(&data, to, EntityType::Osd, Watch::Usual),
             Way::Back => outside.connect(&back, to, EntityType::Osd, Watch::Closely),
@@ -104,17 +111,22 @@ impl OsdCore {
         }
     }
 
-    /// A link to a peer is ready, or goes on; with `renewed`, in a new session in place of one that was lost. Where a session for data was
-    /// lost, both ends' PGs are told, now that the next one is open: the far end's by the first message in it.
+    /// A link to a peer is ready, or goes on; with `renewed`, in a new session in place of one that
+    /// was lost. Where a session for data was lost, both ends' PGs are told, now that the next one
+    /// is open: the far end's by the first message in it.
     pub(crate) fn peer_opened(&mut self, link: LinkId, renewed: bool) {
         if let Some(osd) = self.peers.opened(link, renewed, self.now.mono) {
-            tracing::info!("osd.{}: a new session with osd.{osd}, after one that was lost", self.cfg.id);
+            tracing::info!(
+                "osd.{}: a new session with osd.{osd}, after one that was lost",
+                self.cfg.id
+            );
             self.peers.send(osd, OsdRenewed { osd: self.cfg.id }.into_message(0));
             self.tell_renewed(osd);
         }
     }
 
-    /// Sessions that other OSDs began with us outlive their connections only while the map shows those OSDs up.
+    /// Sessions that other OSDs began with us outlive their connections only while the map shows
+    /// those OSDs up.
     pub(crate) fn keep_sessions(&self, map: &OsdMap) {
         for s in self.sessions.values().filter(|s| s.peer.kind == EntityType::Osd) {
             let id = s.peer.name().num as OsdId;
@@ -144,7 +156,8 @@ impl OsdCore {
         if !ended.refused {
             return;
         }
-        let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
+        let ours =
+            |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
         let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
         let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
         let now = self.now.mono;
@@ -208,17 +221,23 @@ impl OsdCore {
         if self.peers.heard(link, self.now.mono, self.grace()) {
             self.clear_peer(from);
         }
-        let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+        let waiting: Vec<SpgId> =
+            self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
             self.feed_pg(pg, PgEvent::Tick);
         }
     }
 
-    /// Milliseconds from which on a ping takes long: `mon_warn_on_slow_ping_time`, or that share of the grace which
-    /// `mon_warn_on_slow_ping_ratio` says, but no less than [`SLOW_MS`]: our grace is a fifth of Ceph's.
+    /// Milliseconds from which on a ping takes long: `mon_warn_on_slow_ping_time`, or that share of
+    /// the grace which `mon_warn_on_slow_ping_ratio` says, but no less than [`SLOW_MS`]: our grace
+    /// is a fifth of Ceph's.
     fn slow_ping_ms(&self) -> f64 {
-        let number = |name: &str| self.cfg.settings.get(name).and_then(|v| v.parse::<f64>().ok()).filter(|v| *v > 0.0);
-        let share = || number("mon_warn_on_slow_ping_ratio").unwrap_or(0.05) * self.grace().as_millis() as f64;
+        let number = |name: &str| {
+            self.cfg.settings.get(name).and_then(|v| v.parse::<f64>().ok()).filter(|v| *v > 0.0)
+        };
+        let share = || {
+            number("mon_warn_on_slow_ping_ratio").unwrap_or(0.05) * self.grace().as_millis() as f64
+        };
         number("mon_warn_on_slow_ping_time").unwrap_or_else(|| share().max(SLOW_MS))
     }
 
@@ -227,7 +246,8 @@ impl OsdCore {
         let wall = self.now.wall.as_nanos();
         let of = |(osd, way, trips): (OsdId, Way, &crate::trips::Trips)| {
             let at = wall.saturating_sub(trips.ago(now)?.as_nanos() as u64);
-            let times = trips.times(now, osd, way == Way::Front, spirula_encoding::UTime::from_nanos(at));
+            let times =
+                trips.times(now, osd, way == Way::Front, spirula_encoding::UTime::from_nanos(at));
             (times.worst_ms() >= threshold).then_some(times)
         };
         let mut all: Vec<PathTimes> = self.peers.trips().filter_map(of).collect();
@@ -242,7 +262,8 @@ impl OsdCore {
         all
     }
 
-    /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one, those that take long.
+    /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one,
+    /// those that take long.
     pub(crate) fn dump_network(&self, threshold: Option<u64>) -> serde_json::Value {
         let threshold = threshold.unwrap_or_else(|| self.slow_ping_ms() as u64);
         let rows = self.paths_from(self.now.mono, threshold as f64);
@@ -260,9 +281,14 @@ impl OsdCore {
         let bounds = self.bounds();
         let (requests, pgs, maps) = (&self.requests, &self.pgs, &self.maps);
         let waiting = || {
-            let stuck =
-                pgs.iter().filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE)).map(|(pg, _)| pg.pg);
-            let late = requests.all().filter(|(_, p)| now.saturating_sub(p.begun) >= WAITS).map(|(_, p)| p.pg);
+            let stuck = pgs
+                .iter()
+                .filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE))
+                .map(|(pg, _)| pg.pg);
+            let late = requests
+                .all()
+                .filter(|(_, p)| now.saturating_sub(p.begun) >= WAITS)
+                .map(|(_, p)| p.pg);
             let mut waiting: BTreeMap<OsdId, Waits> = BTreeMap::new();
             for osd in stuck.chain(late).flat_map(|pg| maps.members(pg)).filter(|o| *o != me) {
                 waiting.entry(osd).or_default().all += 1;
@@ -286,7 +312,10 @@ impl OsdCore {
     /// What was said of a peer is so no more.
     fn clear_peer(&self, osd: OsdId) {
         let (silent, waiting) = (Duration::ZERO, Waits::default());
-        self.report_peer(&Silent { osd, silent, refused: None, waiting, patience: None, unheard: silent }, true);
+        self.report_peer(
+            &Silent { osd, silent, refused: None, waiting, patience: None, unheard: silent },
+            true,
+        );
     }
 
     fn report_peer(&self, s: &Silent, alive: bool) {
@@ -302,7 +331,9 @@ impl OsdCore {
             alive,
             waiting: s.waiting.all,
             outside: s.waiting.outside,
-            patience_ms: Since(s.patience.map_or(0, |p| u32::try_from(p.as_millis()).unwrap_or(u32::MAX).max(1))),
+            patience_ms: Since(
+                s.patience.map_or(0, |p| u32::try_from(p.as_millis()).unwrap_or(u32::MAX).max(1)),
+            ),
             unheard_ms: Since(u32::try_from(s.unheard.as_millis()).unwrap_or(u32::MAX)),
         });
     }
@@ -329,7 +360,12 @@ mod tests {
     #[test]
     fn all_links_of_an_incarnation_are_known_as_its_own_and_no_others() {
         let addr = |port, nonce| AddrVec(vec![EntityAddr::v2(([10, 0, 0, 1], port).into(), nonce)]);
-        let addrs = OsdAddrs { client: addr(1, 7), cluster: addr(2, 7), hb_back: addr(2, 7), hb_front: addr(1, 7) };
+        let addrs = OsdAddrs {
+            client: addr(1, 7),
+            cluster: addr(2, 7),
+            hb_back: addr(2, 7),
+            hb_front: addr(1, 7),
+        };
         let at = |addrs| Peer { addrs, ..Peer::new(EntityType::Osd, "5") };
         for ours in [addr(1, 7), addr(2, 7)] {
             assert!(is_of(&at(ours.clone()), &addrs) && is_of(&beating(&at(ours)), &addrs));

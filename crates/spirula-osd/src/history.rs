@@ -1,8 +1,9 @@
-//! Requests as operators see them: those under way (`dump_ops_in_flight`, `dump_blocked_ops`) and the slowest of the
-//! latest (`dump_historic_ops` and its kin), with Ceph's keys, and the phases of each ([`Phase`]) as its events.
+//! Requests as operators see them: those under way (`dump_ops_in_flight`, `dump_blocked_ops`) and
+//! the slowest of the latest (`dump_historic_ops` and its kin), with Ceph's keys, and the phases of
+//! each ([`Phase`]) as its events.
 //!
-//! A PG tells of each phase that a request comes into; the shell, which has the clock, notes when ([`Trail`]). Ceph's words stand
-//! for what is the same there.
+//! A PG tells of each phase that a request comes into; the shell, which has the clock, notes when
+//! ([`Trail`]). Ceph's words stand for what is the same there.
 
 use serde_json::{Value, json};
 use spirula_encoding::UTime;
@@ -17,7 +18,8 @@ const KEPT: usize = 20;
 /// For how long (osd_op_history_duration).
 const AGE: Duration = Duration::from_secs(600);
 
-/// A request of `dump_historic_slow_ops` took this long at least (osd_op_history_slow_op_threshold).
+/// A request of `dump_historic_slow_ops` took this long at least
+/// (osd_op_history_slow_op_threshold).
 const SLOW: Duration = Duration::from_secs(10);
 /// A request under way for longer is blocked (osd_op_complaint_time).
 const COMPLAINT: Duration = Duration::from_secs(30);
@@ -35,7 +37,8 @@ pub(crate) struct Shown {
     pub tid: u64,
 }
 
-/// Steps kept of a request. One with more has waited often: its newest step then takes the place of the one before.
+/// Steps kept of a request. One with more has waited often: its newest step then takes the place of
+/// the one before.
 const STEPS: usize = 40;
 
 /// The phases that a request went through in its PG, and when it came into each (monotonic clock).
@@ -85,8 +88,9 @@ fn event(phase: Phase) -> &'static str {
 }
 
 impl Shown {
-    /// As Ceph prints it. `begun` and the times of the events are on the clock of `now`, which is the same instant as `wall`; `ended`:
-    /// when it was done, unless it is under way. An event lasts until the next; at the last one stands how long all took.
+    /// As Ceph prints it. `begun` and the times of the events are on the clock of `now`, which is
+    /// the same instant as `wall`; `ended`: when it was done, unless it is under way. An event
+    /// lasts until the next; at the last one stands how long all took.
     fn json(
         &self,
         (now, wall): (Duration, UTime),
@@ -118,7 +122,10 @@ impl Shown {
 
 /// The instant `ago` before `wall`, in words.
 fn before(wall: UTime, ago: Duration) -> String {
-    UTime::from_nanos(wall.as_nanos().saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX))).to_iso()
+    UTime::from_nanos(
+        wall.as_nanos().saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)),
+    )
+    .to_iso()
 }
 
 /// A request that is not answered yet.
@@ -216,7 +223,8 @@ impl History {
         done.iter().map(row).collect()
     }
 
-    /// As `dump_historic_ops` prints it, the oldest first; or the slowest first. `now` and `wall` are the same instant.
+    /// As `dump_historic_ops` prints it, the oldest first; or the slowest first. `now` and `wall`
+    /// are the same instant.
     pub fn dump(&self, now: Duration, wall: UTime, by_duration: bool) -> Value {
         let mut done: Vec<&Done> = self.done.iter().collect();
         if by_duration {
@@ -237,7 +245,12 @@ mod tests {
     use super::*;
 
     fn op(description: String) -> Shown {
-        Shown { description, client: "client.7".to_owned(), addr: "v1:1.2.3.4:0/5".to_owned(), tid: 3 }
+        Shown {
+            description,
+            client: "client.7".to_owned(),
+            addr: "v1:1.2.3.4:0/5".to_owned(),
+            tid: 3,
+        }
     }
 
     /// Keys, and the times of one request that took 12 s and ended 3 s ago.
@@ -246,7 +259,8 @@ mod tests {
         let mut h = History::default();
         let secs = Duration::from_secs;
         let mut trail = Trail::default();
-        let steps = [(Phase::Peered, 89), (Phase::Peered, 90), (Phase::Execute, 98), (Phase::Commit, 99)];
+        let steps =
+            [(Phase::Peered, 89), (Phase::Peered, 90), (Phase::Execute, 98), (Phase::Commit, 99)];
         steps.into_iter().for_each(|(phase, at)| trail.note(phase, secs(at)));
         h.note(secs(100), secs(12), trail.clone(), || op("slow".to_owned()));
         h.note(secs(101), secs(1), Trail::default(), || op("quick".to_owned()));
@@ -261,7 +275,9 @@ mod tests {
             (&json!("client.7"), &json!("commit sent; apply or cleanup"))
         );
         let events = |op: &Value| -> Vec<(String, f64)> {
-            let row = |e: &Value| (e["event"].as_str().unwrap().to_owned(), e["duration"].as_f64().unwrap());
+            let row = |e: &Value| {
+                (e["event"].as_str().unwrap().to_owned(), e["duration"].as_f64().unwrap())
+            };
             op["type_data"]["events"].as_array().unwrap().iter().map(row).collect()
         };
         let expected = [
@@ -277,15 +293,27 @@ mod tests {
         assert_eq!(all["ops"][1]["type_data"]["flag_point"], "reached pg");
         assert_eq!(h.dump(now, wall, true)["ops"][0]["description"], "slow");
         let kept = h.dump_slow(now, wall);
-        assert_eq!((kept["Ops"].as_array().unwrap().len(), kept["threshold to keep"].as_u64()), (1, Some(10)));
+        assert_eq!(
+            (kept["Ops"].as_array().unwrap().len(), kept["threshold to keep"].as_u64()),
+            (1, Some(10))
+        );
         let open = [("a", 63, &[1, 2][..]), ("b", 102, &[])];
-        let open = open.map(|(name, begun, awaited)| Open::in_pg(op(name.to_owned()), secs(begun), &trail, awaited));
+        let open = open.map(|(name, begun, awaited)| {
+            Open::in_pg(op(name.to_owned()), secs(begun), &trail, awaited)
+        });
         let flying = under_way(now, wall, &open);
         assert_eq!(flying["num_ops"], 2);
         assert_eq!(flying["ops"][0]["type_data"]["flag_point"], "waiting for sub ops");
-        assert_eq!(events(&flying["ops"][0])[3], ("waiting for subops from 1,2".to_owned(), 40.0), "so long in all");
+        assert_eq!(
+            events(&flying["ops"][0])[3],
+            ("waiting for subops from 1,2".to_owned(), 40.0),
+            "so long in all"
+        );
         let held = blocked(now, wall, &open);
-        assert_eq!((held["num_blocked_ops"].as_u64(), held["ops"][0]["description"].as_str()), (Some(1), Some("a")));
+        assert_eq!(
+            (held["num_blocked_ops"].as_u64(), held["ops"][0]["description"].as_str()),
+            (Some(1), Some("a"))
+        );
     }
 
     #[test]
@@ -294,21 +322,33 @@ mod tests {
         for i in 0..1000 {
             trail.note(if i % 2 == 0 { Phase::Read } else { Phase::Turn }, Duration::from_secs(i));
         }
-        assert_eq!((trail.0.len(), trail.0.last()), (STEPS, Some(&(Phase::Turn, Duration::from_secs(999)))));
+        assert_eq!(
+            (trail.0.len(), trail.0.last()),
+            (STEPS, Some(&(Phase::Turn, Duration::from_secs(999))))
+        );
     }
 
     #[test]
     fn slow_requests_stay_fast_ones_go_and_old_ones_are_forgotten() {
         let mut h = History::default();
         for i in 0..100u64 {
-            h.note(Duration::from_secs(1), Duration::from_millis(i % 50), Trail::default(), || op(format!("op {i}")));
+            h.note(Duration::from_secs(1), Duration::from_millis(i % 50), Trail::default(), || {
+                op(format!("op {i}"))
+            });
         }
         let v = h.dump(Duration::from_secs(1), UTime { sec: 9, nsec: 0 }, false);
         assert_eq!(v["ops"].as_array().unwrap().len(), KEPT);
-        assert!(v["ops"].as_array().unwrap().iter().all(|o| o["duration"].as_f64().unwrap() >= 0.038));
-        h.note(Duration::from_secs(1000), Duration::ZERO, Trail::default(), || op("late".to_owned()));
+        assert!(
+            v["ops"].as_array().unwrap().iter().all(|o| o["duration"].as_f64().unwrap() >= 0.038)
+        );
+        h.note(Duration::from_secs(1000), Duration::ZERO, Trail::default(), || {
+            op("late".to_owned())
+        });
         assert_eq!(
-            h.dump(Duration::from_secs(1000), UTime { sec: 9, nsec: 0 }, false)["ops"].as_array().unwrap().len(),
+            h.dump(Duration::from_secs(1000), UTime { sec: 9, nsec: 0 }, false)["ops"]
+                .as_array()
+                .unwrap()
+                .len(),
             1
         );
     }

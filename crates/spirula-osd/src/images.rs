@@ -1,11 +1,14 @@
-//! What clients ask of each block image, for `rbd perf image iotop`: counted while the manager wants it, and only then.
+//! What clients ask of each block image, for `rbd perf image iotop`: counted while the manager
+//! wants it, and only then.
 //!
-//! An image's data is in objects whose names say which image (and, where they are in another pool than its header, which pool); so
-//! does its journal. Each acknowledgement of a report says for how long to go on: a manager that is gone, or whom nobody asks any more,
-//! is counted for no longer. What was counted leaves with a report, about every second, and is forgotten here. A report that is lost
-//! takes its figures along: they are for looking at.
+//! An image's data is in objects whose names say which image (and, where they are in another pool
+//! than its header, which pool); so does its journal. Each acknowledgement of a report says for how
+//! long to go on: a manager that is gone, or whom nobody asks any more, is counted for no longer.
+//! What was counted leaves with a report, about every second, and is forgotten here. A report that
+//! is lost takes its figures along: they are for looking at.
 //!
-//! Bounds: [`IMAGES_MAX`] images with names of [`NAME_MAX`] bytes at most between two reports; further ones are not counted.
+//! Bounds: [`IMAGES_MAX`] images with names of [`NAME_MAX`] bytes at most between two reports;
+//! further ones are not counted.
 
 use bytes::Bytes;
 use spirula_messages::cluster::images::{ImageKey, ImageLoad, ImageLoads};
@@ -36,7 +39,8 @@ pub(crate) struct Images {
 fn image_of(pool: PoolId, oid: &str) -> Option<(PoolId, &str)> {
     let rest = oid.strip_prefix("rbd_data.").or_else(|| oid.strip_prefix("journal_data."))?;
     let (first, rest) = rest.split_once('.')?;
-    // A number in front of an id and a dot is a pool. An id may be a number, too: then no second dot follows.
+    // A number in front of an id and a dot is a pool. An id may be a number, too: then no second
+    // dot follows.
     match (first.parse(), rest.split_once('.')) {
         (Ok(header), Some((id, _))) => Some((header, id)),
         _ => Some((pool, first)),
@@ -57,19 +61,37 @@ impl Images {
     }
 
     /// The image that a request for this object is to be counted for.
-    pub fn of(&self, now: Duration, pool: PoolId, namespace: &[u8], oid: &Bytes) -> Option<Box<ImageKey>> {
+    pub fn of(
+        &self,
+        now: Duration,
+        pool: PoolId,
+        namespace: &[u8],
+        oid: &Bytes,
+    ) -> Option<Box<ImageKey>> {
         if now >= self.until {
             return None;
         }
         let (pool, id) = image_of(pool, std::str::from_utf8(oid).ok()?)?;
         let namespace = std::str::from_utf8(namespace).ok()?;
         let fits = !id.is_empty() && id.len() <= NAME_MAX && namespace.len() <= NAME_MAX;
-        fits.then(|| Box::new(ImageKey { pool, namespace: namespace.to_owned(), id: id.to_owned() }))
+        fits.then(|| {
+            Box::new(ImageKey { pool, namespace: namespace.to_owned(), id: id.to_owned() })
+        })
     }
 
-    /// A request of this image was answered, `took` after it came; with the payload that a write brought or a read was given.
-    pub fn count(&mut self, now: Duration, image: ImageKey, write: bool, bytes: u64, took: Duration) {
-        if now >= self.until || (self.counted.len() >= IMAGES_MAX && !self.counted.contains_key(&image)) {
+    /// A request of this image was answered, `took` after it came; with the payload that a write
+    /// brought or a read was given.
+    pub fn count(
+        &mut self,
+        now: Duration,
+        image: ImageKey,
+        write: bool,
+        bytes: u64,
+        took: Duration,
+    ) {
+        if now >= self.until
+            || (self.counted.len() >= IMAGES_MAX && !self.counted.contains_key(&image))
+        {
             return;
         }
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -81,7 +103,8 @@ impl Images {
         *self.counted.entry(image).or_default() += one;
     }
 
-    /// What was counted since this was last asked; nothing where it is not wanted, or was told just now.
+    /// What was counted since this was last asked; nothing where it is not wanted, or was told just
+    /// now.
     pub fn take(&mut self, now: Duration) -> ImageLoads {
         let over = now.saturating_sub(self.since);
         if now >= self.until {
@@ -92,7 +115,10 @@ impl Images {
             return ImageLoads::default();
         }
         self.since = now;
-        ImageLoads { over_ms: over.as_millis() as u64, loads: std::mem::take(&mut self.counted).into_iter().collect() }
+        ImageLoads {
+            over_ms: over.as_millis() as u64,
+            loads: std::mem::take(&mut self.counted).into_iter().collect(),
+        }
     }
 }
 
@@ -142,7 +168,11 @@ mod tests {
         images.count(at(10_001), key.clone(), true, 4096, at(2));
         images.count(at(10_002), key.clone(), true, 4096, at(4));
         images.count(at(10_003), key.clone(), false, 512, at(1));
-        assert_eq!(images.take(at(10_500)), ImageLoads::default(), "too soon: it goes with the next one");
+        assert_eq!(
+            images.take(at(10_500)),
+            ImageLoads::default(),
+            "too soon: it goes with the next one"
+        );
         let load = ImageLoad {
             writes: 2,
             reads: 1,
@@ -151,8 +181,15 @@ mod tests {
             write_ns: 6_000_000,
             read_ns: 1_000_000,
         };
-        assert_eq!(images.take(at(11_000)), ImageLoads { over_ms: 1000, loads: vec![(key.clone(), load)] });
-        assert_eq!(images.take(at(12_000)), ImageLoads { over_ms: 1000, loads: vec![] }, "nothing was asked meanwhile");
+        assert_eq!(
+            images.take(at(11_000)),
+            ImageLoads { over_ms: 1000, loads: vec![(key.clone(), load)] }
+        );
+        assert_eq!(
+            images.take(at(12_000)),
+            ImageLoads { over_ms: 1000, loads: vec![] },
+            "nothing was asked meanwhile"
+        );
         // It was asked for 10 s once.
         images.count(at(13_000), key.clone(), true, 1, at(1));
         assert_eq!(of(&images, 20_000, oid), None);

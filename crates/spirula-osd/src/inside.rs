@@ -1,7 +1,8 @@
-//! What `ceph tell` asks of the store and of the queues before it: caches, an object's omap, fragmentation, who waits.
+//! What `ceph tell` asks of the store and of the queues before it: caches, an object's omap,
+//! fragmentation, who waits.
 //!
-//! Only who may do everything gets here ([`crate::access`]), so that an omap is shown to nobody who could not read it as a
-//! client. Nothing here changes what is stored.
+//! Only who may do everything gets here ([`crate::access`]), so that an omap is shown to nobody who
+//! could not read it as a client. Nothing here changes what is stored.
 
 use crate::osd::OsdCore;
 use crate::tell::Answer;
@@ -28,11 +29,13 @@ fn no_store() -> Answer {
 }
 
 impl OsdCore {
-    /// Ceph's counts: objects with requests under way, objects' records, other parts of what the store remembers. Of data only that
-    /// of large reads is kept here, if there is memory for it; other data is in the system's cache, which counts for itself.
+    /// Ceph's counts: objects with requests under way, objects' records, other parts of what the
+    /// store remembers. Of data only that of large reads is kept here, if there is memory for it;
+    /// other data is in the system's cache, which counts for itself.
     pub(crate) fn cache_status(&self) -> Answer {
         let cached = self.store.as_ref().map(spirula_store::Store::cached).unwrap_or_default();
-        let busy: std::collections::BTreeSet<_> = self.requests.all().map(|(_, p)| (p.pg, &p.what.0)).collect();
+        let busy: std::collections::BTreeSet<_> =
+            self.requests.all().map(|(_, p)| (p.pg, &p.what.0)).collect();
         Answer::json(&json!({
             "object_ctx": busy.len(),
             "bluestore_onode": cached.heads,
@@ -59,7 +62,12 @@ impl OsdCore {
     /// An object's omap in Ceph's one line.
     pub(crate) fn omap_of(&self, pool: &str, name: &str) -> Answer {
         let (Some(map), Some(store)) = (self.maps.map(), &self.store) else { return no_store() };
-        let id = map.pool_names.iter().find(|(_, n)| *n == pool).map(|(id, _)| *id).or_else(|| pool.parse().ok());
+        let id = map
+            .pool_names
+            .iter()
+            .find(|(_, n)| *n == pool)
+            .map(|(id, _)| *id)
+            .or_else(|| pool.parse().ok());
         let Some((id, stored_as)) = id.and_then(|id| Some((id, map.pool(id)?))) else {
             return Answer::fail(errno::ENOENT, format!("Invalid pool '{pool}'"));
         };
@@ -85,7 +93,9 @@ impl OsdCore {
         match (header, pairs) {
             (Err(e), _) | (_, Err(e)) => failed(&e),
             (Ok(Some(_)), Ok(Some(page))) if page.more => {
-                let why = format!("more than {OMAP_SHOWN} bytes: use `rados -p {pool} listomapvals {name}`");
+                let why = format!(
+                    "more than {OMAP_SHOWN} bytes: use `rados -p {pool} listomapvals {name}`"
+                );
                 Answer::fail(errno::E2BIG, why)
             }
             (Ok(Some(header)), Ok(Some(page))) => {
@@ -96,17 +106,20 @@ impl OsdCore {
                 }
                 Answer { output: output + "\n", ..Answer::default() }
             }
-            (Ok(None), _) | (_, Ok(None)) => {
-                Answer::fail(errno::ENOENT, format!("error 2 getting omap: no object {name} in pool {pool}"))
-            }
+            (Ok(None), _) | (_, Ok(None)) => Answer::fail(
+                errno::ENOENT,
+                format!("error 2 getting omap: no object {name} in pool {pool}"),
+            ),
         }
     }
 
-    /// One queue, since one loop serves all: background work that waits for a turn, by what it is, with Ceph's keys. Requests of
-    /// clients wait in no queue but that of their object (`dump_ops_in_flight`).
+    /// One queue, since one loop serves all: background work that waits for a turn, by what it is,
+    /// with Ceph's keys. Requests of clients wait in no queue but that of their object
+    /// (`dump_ops_in_flight`).
     pub(crate) fn dump_queues(&self) -> Answer {
         let row = |(priority, what): (u32, TurnKind)| {
-            let size = self.sched.wanted(|pg| self.pgs.get(pg).and_then(|p| p.turn_kind()) == Some(what));
+            let size =
+                self.sched.wanted(|pg| self.pgs.get(pg).and_then(|p| p.turn_kind()) == Some(what));
             (size > 0).then(|| json!({"priority": priority, "size": size, "num_keys": size}))
         };
         let rows = [(3, TurnKind::Recovery), (2, TurnKind::Removal), (1, TurnKind::Scrub)];

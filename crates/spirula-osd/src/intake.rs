@@ -1,9 +1,9 @@
 //! The intake of clients' requests: what becomes of each before a PG sees it.
 //!
-//! A client sends a request again only when a map or its connection gives it a reason. So every request that comes
-//! in is handed to its PG, answered, kept, or dropped for a reason that makes its client send it again: a map that
-//! it lacks and is sent here, a flag ("full") that will go, the word that it may go on ([`crate::backoffs`]), the end of
-//! its connection.
+//! A client sends a request again only when a map or its connection gives it a reason. So every
+//! request that comes in is handed to its PG, answered, kept, or dropped for a reason that makes
+//! its client send it again: a map that it lacks and is sent here, a flag ("full") that will go,
+//! the word that it may go on ([`crate::backoffs`]), the end of its connection.
 //!
 //! Requests of clients whose map is newer than ours are kept until that map comes ([`Early`]). A
 //! client's map never gets older, so nothing that it sends later could be served sooner; therefore
@@ -22,8 +22,8 @@ use spirula_runtime::LinkId;
 use spirula_types::{EntityType, ReqId, errno};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Requests kept of other OSDs, which share their connection with what must not wait. They read sources of copies, few at a
-/// time, and ask again by themselves: of more, the oldest go.
+/// Requests kept of other OSDs, which share their connection with what must not wait. They read
+/// sources of copies, few at a time, and ask again by themselves: of more, the oldest go.
 const EARLY_OF_OSDS: usize = 1024;
 
 /// Requests that carry a newer map than ours, in order of arrival.
@@ -47,7 +47,8 @@ impl Early {
         true
     }
 
-    /// Keeps what its sender said after a request that is kept, and means to come after it; false if there is none.
+    /// Keeps what its sender said after a request that is kept, and means to come after it; false
+    /// if there is none.
     pub fn keep_behind(&mut self, link: LinkId, m: &Message) -> bool {
         let behind = self.kept.iter().any(|(l, _)| *l == link);
         if behind {
@@ -79,7 +80,8 @@ impl Early {
 }
 
 impl OsdCore {
-    /// A new map came: requests that waited for it go on, and so do connections that have none left that waits.
+    /// A new map came: requests that waited for it go on, and so do connections that have none left
+    /// that waits.
     pub(crate) fn early_go_on(&mut self) {
         let held = self.early.links();
         let Early { kept, of_osds } = std::mem::take(&mut self.early);
@@ -87,7 +89,11 @@ impl OsdCore {
             self.message(link, m);
         }
         let still = self.early.links();
-        for s in held.difference(&still).filter(|l| !self.unread.holds(**l)).filter_map(|l| self.sessions.get(l)) {
+        for s in held
+            .difference(&still)
+            .filter(|l| !self.unread.holds(**l))
+            .filter_map(|l| self.sessions.get(l))
+        {
             s.link.go_on();
         }
     }
@@ -117,7 +123,11 @@ impl OsdCore {
         let msg = match MOsdOp::from_message(&m) {
             Ok(op) => op,
             Err(e) => {
-                tracing::warn!("osd.{}: {}: {e}; closing the connection", self.cfg.id, session.peer.name());
+                tracing::warn!(
+                    "osd.{}: {}: {e}; closing the connection",
+                    self.cfg.id,
+                    session.peer.name()
+                );
                 session.link.close();
                 return;
             }
@@ -135,7 +145,10 @@ impl OsdCore {
         }
         let Some(session) = self.sessions.get(&id) else { return };
         // Its PG looks again when its turn comes: it may wait there.
-        let blocked = self.maps.map().is_some_and(|map| session.addrs.0.iter().any(|a| map.is_blocklisted(a)));
+        let blocked = self
+            .maps
+            .map()
+            .is_some_and(|map| session.addrs.0.iter().any(|a| map.is_blocklisted(a)));
         if blocked {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
             session.link.send(reply.into_message(m.tid));
@@ -147,8 +160,9 @@ impl OsdCore {
         let full = |me: &Self| !forced && me.is_full() && grows(&msg.ops, tries);
         if grows(&msg.ops, false) && (full(self) || no_room(self)) {
             // As Ceph: a client that wants to know is told; the others get no answer and send
-            // again when the map no longer says "full". Nobody can force his way to a store without any room, be it
-            // ours or another member's; he is told, too (not so in Ceph), for the flag makes him send nothing again.
+            // again when the map no longer says "full". Nobody can force his way to a store without
+            // any room, be it ours or another member's; he is told, too (not so in Ceph), for the
+            // flag makes him send nothing again.
             self.reporter.full(true);
             if msg.has_flag(flag::FULL_TRY) || forced {
                 let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
@@ -161,7 +175,8 @@ impl OsdCore {
         // Clients name the primary's shard.
         let pg = msg.spg;
         if !self.pgs.contains_key(&pg) {
-            // Not ours (any more): the client finds the right one with the newest map. If it has that, it is wrong.
+            // Not ours (any more): the client finds the right one with the newest map. If it has
+            // that, it is wrong.
             let answer = match self.maps.since(msg.epoch) {
                 Some(map) => map.into_message(0),
                 None => MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENXIO).into_message(m.tid),
@@ -169,7 +184,12 @@ impl OsdCore {
             session.link.send(answer);
             return;
         }
-        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg, &self.classes) {
+        if !session.rights.may_operate(
+            &session.peer,
+            self.maps.map().map(|m| &**m),
+            &msg,
+            &self.classes,
+        ) {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EPERM);
             session.link.send(reply.into_message(m.tid));
             return;
@@ -202,7 +222,8 @@ impl OsdCore {
             image: self.images.of(self.now.mono, pg.pg.pool, &msg.locator.namespace, &msg.oid),
         };
         let op = self.requests.begin(pending);
-        let op = ClientOp { id: op, conn: id, reqid, addrs, msg: Box::new(msg), patience, timeouts };
+        let op =
+            ClientOp { id: op, conn: id, reqid, addrs, msg: Box::new(msg), patience, timeouts };
         self.feed_pg(pg, PgEvent::Client(op));
     }
 }
@@ -223,10 +244,17 @@ mod tests {
         }
         assert_eq!(e.links(), BTreeSet::from([1, 2]));
         assert!(e.kept.iter().map(|(_, m)| m.tid).eq(0..10_000));
-        assert!(e.keep_behind(1, &of(10_000)) && !e.keep_behind(3, &of(0)), "the order of a connection stays");
+        assert!(
+            e.keep_behind(1, &of(10_000)) && !e.keep_behind(3, &of(0)),
+            "the order of a connection stays"
+        );
         assert_eq!(e.kept.pop_back().map(|(l, m)| (l, m.tid)), Some((1, 10_000)));
         e.closed(2);
-        assert_eq!((e.kept.len(), e.links()), (5000, BTreeSet::from([1])), "nobody waits for the others");
+        assert_eq!(
+            (e.kept.len(), e.links()),
+            (5000, BTreeSet::from([1])),
+            "nobody waits for the others"
+        );
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl Life {
         }
     }
 
-    /// A new map shows this incarnation up, or not. One that is lost is told to [`OsdCore::wrongly_down`].
+    /// A new map shows this incarnation up, or not. One that is lost is told to
+    /// [`OsdCore::wrongly_down`].
     pub fn shown(&mut self, up: bool) -> Turn {
         match (self.stage, up) {
             (Stage::Booting, true) => {
@@ -124,7 +125,8 @@ impl Life {
         }
     }
 
-    /// What the map of this epoch says is to count from now on; true if it is the first that shows it up.
+    /// What the map of this epoch says is to count from now on; true if it is the first that shows
+    /// it up.
     pub fn is_now(&mut self, up: bool, epoch: Epoch) -> bool {
         let first = up && self.was_up == 0;
         self.live = up;
@@ -167,9 +169,10 @@ impl Markdowns {
 
 impl OsdCore {
     /// The map shows us down, and we live. Asks to be marked up again; one that is marked down
-    /// again and again does more harm than good, and stops. A mark while we run and do not hear some of those that are up is no
-    /// mistake and does not count: the monitors keep us out until we hear them, for longer each time, so a bad cable
-    /// makes no OSD stop for good. Who itself stood still for as long hears nobody either: that counts.
+    /// again and again does more harm than good, and stops. A mark while we run and do not hear
+    /// some of those that are up is no mistake and does not count: the monitors keep us out until
+    /// we hear them, for longer each time, so a bad cable makes no OSD stop for good. Who itself
+    /// stood still for as long hears nobody either: that counts.
     pub(crate) fn wrongly_down(&mut self) {
         let (id, epoch) = (self.cfg.id, self.maps.epoch());
         let (now, grace) = (self.now.mono, self.grace());
@@ -187,7 +190,8 @@ impl OsdCore {
         let seconds = number("osd_max_markdown_period", 600);
         if self.life.markdowns.one_more(self.now.mono, most, Duration::from_secs(seconds)) {
             let text = format!(
-                "osd.{id} was marked down more than {most} times within {seconds} s (osd_max_markdown_count, osd_max_markdown_period), and stops"
+                "osd.{id} was marked down more than {most} times within {seconds} s \
+                    (osd_max_markdown_count, osd_max_markdown_period), and stops"
             );
             self.say(LogLevel::Error, text.clone());
             self.flush_log();
@@ -227,8 +231,9 @@ impl OsdCore {
         tracing::error!("osd.{} stops: {why}", self.cfg.id);
         self.life.failure.get_or_insert_with(|| why.to_owned());
         if self.life.is_active() {
-            // The monitor is told, but its word is not waited for: from here on nothing is served. Where
-            // it does not arrive, the others' reports or the closed connection say the same, unless all fail at once.
+            // The monitor is told, but its word is not waited for: from here on nothing is served.
+            // Where it does not arrive, the others' reports or the closed connection say the same,
+            // unless all fail at once.
             self.leases.surrender();
             self.say(LogLevel::Error, format!("stops: {why}"));
             self.flush_log();

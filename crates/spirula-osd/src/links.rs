@@ -1,4 +1,5 @@
-//! The OSD's links: to monitor and manager, from clients. Those to other OSDs: [`crate::heartbeat`].
+//! The OSD's links: to monitor and manager, from clients. Those to other OSDs:
+//! [`crate::heartbeat`].
 
 use crate::access::Rights;
 use crate::osd::{OsdCore, RETRY, Session};
@@ -35,7 +36,8 @@ impl ManagerLink {
         self.link.as_ref().filter(|_| self.open)
     }
 
-    /// A map names the manager at `addr`; true if that is another one than before, which is to be reached at once.
+    /// A map names the manager at `addr`; true if that is another one than before, which is to be
+    /// reached at once.
     pub fn follow(&mut self, addr: AddrVec) -> bool {
         if addr == self.addr {
             return false;
@@ -111,7 +113,8 @@ impl OsdCore {
             self.waiting_closed(id);
             let asked = self.requests.any_of(id);
             let minds = |p: &Pg| asked || p.minds_connection(id);
-            let pgs: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| minds(p)).map(|(pg, _)| *pg).collect();
+            let pgs: Vec<SpgId> =
+                self.pgs.iter().filter(|(_, p)| minds(p)).map(|(pg, _)| *pg).collect();
             for pg in pgs {
                 self.feed_pg(pg, PgEvent::ConnClosed(id));
             }
@@ -120,7 +123,8 @@ impl OsdCore {
         }
     }
 
-    /// What the link to the monitor has to say. `id` is that link's; only what came over it has messages.
+    /// What the link to the monitor has to say. `id` is that link's; only what came over it has
+    /// messages.
     pub(crate) fn mon_news(&mut self, id: LinkId, news: Vec<MonNews>) {
         for n in news {
             match n {
@@ -173,7 +177,8 @@ impl OsdCore {
         }
         let now = self.now.mono;
         self.life.boots(now);
-        // One that was marked down though it lived waits until it and the others hear each other: the monitor's decision.
+        // One that was marked down though it lived waits until it and the others hear each other:
+        // the monitor's decision.
         let (unheard, healthy) = (self.peers.unheard(now, self.grace()), self.is_healthy(now));
         let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
         let mut metadata = self.cfg.metadata.clone();

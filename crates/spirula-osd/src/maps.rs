@@ -7,7 +7,9 @@
 use bytes::Bytes;
 use spirula_encoding::DecodeError;
 use spirula_maps::osdmap::pool::flag;
-use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgPool, PgTable, flags};
+use spirula_maps::osdmap::{
+    ApplyError, EncodedOsdMap, Incremental, OsdMap, PgPool, PgTable, flags,
+};
 use spirula_messages::ceph::MOsdMap;
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
@@ -85,7 +87,8 @@ impl Maps {
     /// [`MapError::Decode`].
     pub fn restore(bytes: Bytes) -> Result<Self, MapError> {
         let mut maps = Self::default();
-        let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch: 0, source })?;
+        let full = EncodedOsdMap::from_bytes(bytes)
+            .map_err(|source| MapError::Decode { epoch: 0, source })?;
         maps.full = full.bytes().clone();
         maps.map = Some(Arc::new(full.into_map()));
         maps.derive(None);
@@ -117,8 +120,8 @@ impl Maps {
         if self.map.is_none() { 0 } else { u64::from(self.epoch()) + 1 }
     }
 
-    /// The map of the next epoch is wanted as a whole, since what came does not fit the one that is here. Not the newest one:
-    /// PGs must see every epoch.
+    /// The map of the next epoch is wanted as a whole, since what came does not fit the one that is
+    /// here. Not the newest one: PGs must see every epoch.
     pub fn wants_whole(&self) -> bool {
         self.stuck
     }
@@ -128,8 +131,9 @@ impl Maps {
         self.cut = false;
     }
 
-    /// What follows the newest map is not here, and later ones have come: if it is not on its way, nobody will send it who is not
-    /// asked. To be looked at when [`Maps::advance`] leads no further.
+    /// What follows the newest map is not here, and later ones have come: if it is not on its way,
+    /// nobody will send it who is not asked. To be looked at when [`Maps::advance`] leads no
+    /// further.
     pub fn has_gap(&self) -> bool {
         self.map.is_some() && (self.cut || !self.incoming.is_empty())
     }
@@ -143,7 +147,8 @@ impl Maps {
             return Err(MapError::OtherCluster { ours, theirs: m.fsid });
         }
         self.incoming.extend(m.incrementals);
-        // Those that are left out are asked for again when what is before them has come: [`Maps::has_gap`].
+        // Those that are left out are asked for again when what is before them has come:
+        // [`Maps::has_gap`].
         while self.incoming.len() > EARLY {
             self.cut |= self.incoming.pop_last().is_some();
         }
@@ -153,8 +158,8 @@ impl Maps {
         Ok(())
     }
 
-    /// Goes on to the next epoch, if it has come; true if there is a newer map now. A full map of another
-    /// epoch is used only where incrementals leave a gap.
+    /// Goes on to the next epoch, if it has come; true if there is a newer map now. A full map of
+    /// another epoch is used only where incrementals leave a gap.
     ///
     /// # Errors
     /// [`MapError`]; the map is as before.
@@ -173,8 +178,11 @@ impl Maps {
                 return Err(e);
             }
             (self.gap, self.trimmed) = (false, false);
-        } else if let Some((epoch, bytes, oldest)) = self.incoming_full.take().filter(|(e, ..)| *e > have) {
-            let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch, source })?;
+        } else if let Some((epoch, bytes, oldest)) =
+            self.incoming_full.take().filter(|(e, ..)| *e > have)
+        {
+            let full = EncodedOsdMap::from_bytes(bytes)
+                .map_err(|source| MapError::Decode { epoch, source })?;
             self.full = full.bytes().clone();
             self.map = Some(Arc::new(full.into_map()));
             self.recent.clear();
@@ -189,8 +197,8 @@ impl Maps {
     }
 
     fn apply(&mut self, epoch: Epoch, bytes: Bytes) -> Result<(), MapError> {
-        let inc: Incremental =
-            spirula_encoding::from_slice(&bytes).map_err(|source| MapError::Decode { epoch, source })?;
+        let inc: Incremental = spirula_encoding::from_slice(&bytes)
+            .map_err(|source| MapError::Decode { epoch, source })?;
         let Some(base) = &self.map else { return Ok(()) };
         let mut next = OsdMap::clone(base);
         self.full = next.apply_checked(&inc).map_err(|source| MapError::Apply { epoch, source })?;
@@ -202,7 +210,8 @@ impl Maps {
         Ok(())
     }
 
-    /// The OSDs for which a PG's writes wait, by the newest map: those that serve it, and those that are to and are being filled.
+    /// The OSDs for which a PG's writes wait, by the newest map: those that serve it, and those
+    /// that are to and are being filled.
     pub fn members(&self, pg: PgId) -> BTreeSet<OsdId> {
         let all = self.table.get(pg).into_iter().flat_map(|m| m.acting.iter().chain(&m.up));
         all.copied().filter(|o| *o != OSD_NONE).collect()
@@ -211,7 +220,8 @@ impl Maps {
     /// `before`: the map that the table is of.
     fn derive(&mut self, before: Option<&OsdMap>) {
         let Some(map) = self.map.clone() else { return };
-        let table = before.map_or_else(|| map.map_all(), |before| map.map_all_after(before, &self.table));
+        let table =
+            before.map_or_else(|| map.map_all(), |before| map.map_all_after(before, &self.table));
         let old_pools = std::mem::take(&mut self.pools);
         self.osds = Arc::new(map.osds().map(|o| (o, osd_view(&map, o))).collect());
         if !self.blocklist.iter().eq(map.blocklist.keys()) {
@@ -248,7 +258,8 @@ impl Maps {
                 // The merge that led from the map before to this one, if it was one.
                 let before = old_pools.get(id).filter(|_| !self.gap).map(|o| o.pg_num);
                 let m = &p.last_pg_merge_meta;
-                let is_last = before == Some(p.pg_num + 1) && m.source_pgid == PgId::new(*id, p.pg_num);
+                let is_last =
+                    before == Some(p.pg_num + 1) && m.source_pgid == PgId::new(*id, p.pg_num);
                 let shape = p.is_erasure().then(|| shape_of(&map, p)).flatten();
                 // Without a code nothing of it can be served.
                 let unknown = p.is_erasure() && shape.is_none();
@@ -302,8 +313,11 @@ impl Maps {
         let erasure = self.pools.get(&pg.pool).is_some_and(|p| p.rules.erasure);
         let (up, acting, up_primary, primary) = match self.table.get(pg) {
             Some(m) => {
-                let (up, acting) = (Peer::members(&m.up, erasure), Peer::members(&m.acting, erasure));
-                let of = |set: &[Peer], osd| set.iter().find(|p| p.osd == osd).copied().unwrap_or_default();
+                let (up, acting) =
+                    (Peer::members(&m.up, erasure), Peer::members(&m.acting, erasure));
+                let of = |set: &[Peer], osd| {
+                    set.iter().find(|p| p.osd == osd).copied().unwrap_or_default()
+                };
                 let (first, primary) = (of(&up, m.up_primary), of(&acting, m.acting_primary));
                 (up, acting, first, primary)
             }
@@ -332,7 +346,8 @@ impl Maps {
         mine.flat_map(move |(pg, m)| {
             let erasure = self.pools.get(&pg.pool).is_some_and(|p| p.rules.erasure);
             let both = [Peer::members(&m.up, erasure), Peer::members(&m.acting, erasure)];
-            let shards: BTreeSet<i8> = both.iter().flatten().filter(|p| p.osd == osd).map(|p| p.shard).collect();
+            let shards: BTreeSet<i8> =
+                both.iter().flatten().filter(|p| p.osd == osd).map(|p| p.shard).collect();
             shards.into_iter().map(move |s| SpgId::new(pg, s))
         })
     }
@@ -426,7 +441,8 @@ mod tests {
         assert_eq!(maps.since(0).unwrap().fulls.len(), 1);
     }
 
-    /// A map was lost on its way, and every later one comes: they do not pile up, and what is wanted is known.
+    /// A map was lost on its way, and every later one comes: they do not pile up, and what is
+    /// wanted is known.
     #[test]
     fn what_came_before_its_time_is_bounded_and_a_gap_is_seen() {
         let n = EARLY as u32 + 300;
@@ -476,7 +492,10 @@ mod tests {
         // Of another history: what it was made of is not what is here.
         let mut other: Incremental = spirula_encoding::from_slice(&incs[0].1).unwrap();
         other.full_crc ^= 1;
-        assert!(take(&mut maps, message(vec![(2, spirula_encoding::to_vec(&other).into())], vec![])).is_err());
+        assert!(
+            take(&mut maps, message(vec![(2, spirula_encoding::to_vec(&other).into())], vec![]))
+                .is_err()
+        );
         assert!((maps.epoch(), maps.wanted(), maps.wants_whole()) == (1, 2, true));
         let mut there = Maps::restore(first.to_bytes()).unwrap();
         take(&mut there, message(incs[..1].to_vec(), vec![])).unwrap();

@@ -4,15 +4,16 @@
 //! transactions to the store, messages to links, reads to helper threads. Messages for one
 //! peer are gathered and sent together at the end of a batch.
 //!
-//! The core reads no clock, opens no socket, and starts no thread: each event comes with the time at
-//! which it is handled ([`Now`]), and what the core needs of its surroundings it asks of [`Outside`].
-//! The shell around it is in the binary (`spirula`, `cluster/osd_shell.rs`); the simulator is another.
+//! The core reads no clock, opens no socket, and starts no thread: each event comes with the time
+//! at which it is handled ([`Now`]), and what the core needs of its surroundings it asks of
+//! [`Outside`]. The shell around it is in the binary (`spirula`, `cluster/osd_shell.rs`); the
+//! simulator is another.
 //!
-//! **Time stands still while an event is handled.** The shell reads the clocks after it has taken the
-//! event, so a read that is served under a lease is as of a moment at which its request had come
-//! and the lease was held, however long the event takes. A lease that is given counts from then,
-//! which is after its holder asked; a lease that is asked for counts from then, which is before the
-//! question leaves. Waits for leases that others hold end later for it, never earlier.
+//! **Time stands still while an event is handled.** The shell reads the clocks after it has taken
+//! the event, so a read that is served under a lease is as of a moment at which its request had
+//! come and the lease was held, however long the event takes. A lease that is given counts from
+//! then, which is after its holder asked; a lease that is asked for counts from then, which is
+//! before the question leaves. Waits for leases that others hold end later for it, never earlier.
 
 use crate::access::{Rights, between_osds};
 use crate::agenda::Agenda;
@@ -59,13 +60,15 @@ use spirula_messages::cluster::write::PgWrite;
 use spirula_messages::{Body, Message};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Backoffs, CreateAnswer, Leases, Now as PgNow, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored,
-    Token, head_key, missing_prefix, parse_info_key,
+    Backoffs, CreateAnswer, Leases, Now as PgNow, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent,
+    ReadKey, Stored, Token, head_key, missing_prefix, parse_info_key,
 };
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Link, LinkId, MonLink, Mons, NetEvent, Peer};
 use spirula_store::{Packed, Store, StoreError};
-use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
+use spirula_types::{
+    AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -97,8 +100,9 @@ pub struct OsdConfig {
     pub location: BTreeMap<String, String>,
     /// Class of its device, or empty.
     pub device_class: String,
-    /// The OSDs that begin with this one, in one process, of which no earlier incarnation can be alive: if the map knows no others,
-    /// nobody holds an old read lease, and none has to be waited for. Empty if others may be alive.
+    /// The OSDs that begin with this one, in one process, of which no earlier incarnation can be
+    /// alive: if the map knows no others, nobody holds an old read lease, and none has to be waited
+    /// for. Empty if others may be alive.
     pub started_together: BTreeSet<OsdId>,
     /// Facts for `osd metadata`.
     pub metadata: BTreeMap<String, String>,
@@ -125,7 +129,8 @@ pub enum OsdEvent {
     Packed(SpgId, Token, Packed),
     /// A scrub's map goes on: number of the map, and the piece of data that was read.
     ScrubStep(u64, Option<Result<Bytes, spirula_store::StoreError>>),
-    /// The store has written what `tell compact` asked for; over which link that came, with which number, and when.
+    /// The store has written what `tell compact` asked for; over which link that came, with which
+    /// number, and when.
     Compacted {
         /// The link.
         link: LinkId,
@@ -272,8 +277,14 @@ impl OsdCore {
     ///
     /// # Errors
     /// When a PG's record in the store is damaged.
-    pub fn new(cfg: OsdConfig, store: Store, outside: Arc<dyn Outside>, now: Now) -> Result<Self, String> {
-        let me = Peer { addrs: cfg.public.clone(), ..Peer::new(EntityType::Osd, &cfg.id.to_string()) };
+    pub fn new(
+        cfg: OsdConfig,
+        store: Store,
+        outside: Arc<dyn Outside>,
+        now: Now,
+    ) -> Result<Self, String> {
+        let me =
+            Peer { addrs: cfg.public.clone(), ..Peer::new(EntityType::Osd, &cfg.id.to_string()) };
         let me_cluster = Peer { addrs: cfg.cluster.clone(), ..me.clone() };
         let pg_cfg = Arc::new(cfg.pg.clone());
         let mut pgs = BTreeMap::new();
@@ -281,7 +292,8 @@ impl OsdCore {
         for (key, value) in records {
             let Some(id) = parse_info_key(&key) else { continue };
             let stored = stored(&store, id, value).map_err(|e| e.to_string())?;
-            let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &stored).map_err(|e| format!("record of pg {id}: {e}"))?;
+            let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &stored)
+                .map_err(|e| format!("record of pg {id}: {e}"))?;
             pgs.insert(id, pg);
         }
         let maps = match store.meta(MAP_KEY).map_err(|e| e.to_string())? {
@@ -291,9 +303,13 @@ impl OsdCore {
         };
         let copied = Bounds::new(&pg_cfg.limits, outside.pool().budget());
         let (to_monitor, as_me) = (outside.clone(), me.clone());
-        let connect = move |to: &AddrVec| to_monitor.connect(&as_me, to, EntityType::Mon, Watch::Usual);
-        let mut mon = MonLink::over(cfg.mons.clone(), &cfg.host, Box::new(connect), cfg.auth.clone());
-        ["osdmap", "mgrmap", "monmap", "config"].into_iter().for_each(|what| mon.set_start(what, 0));
+        let connect =
+            move |to: &AddrVec| to_monitor.connect(&as_me, to, EntityType::Mon, Watch::Usual);
+        let mut mon =
+            MonLink::over(cfg.mons.clone(), &cfg.host, Box::new(connect), cfg.auth.clone());
+        ["osdmap", "mgrmap", "monmap", "config"]
+            .into_iter()
+            .for_each(|what| mon.set_start(what, 0));
         let mut osd = Self {
             now,
             outside,
@@ -383,7 +399,9 @@ impl OsdCore {
     fn may_send(&self, id: LinkId, kind: u16) -> bool {
         let of_mgr = || self.mgr.is(id);
         match kind {
-            PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => self.mon.is(id),
+            PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => {
+                self.mon.is(id)
+            }
             kind::OSD_MAP | kind::MGR_MAP | kind::CONFIG | kind::LOG_ACK => self.mon.is(id),
             // Our link to the monitor has taken its own.
             kind::MON_MAP | kind::MON_GET_VERSION_REPLY | kind::AUTH_REPLY => false,
@@ -404,15 +422,24 @@ impl OsdCore {
     /// Acts on a message that is no matter of the link alone.
     pub(crate) fn take(&mut self, id: LinkId, m: Message) {
         if m.kind == kind::OSD_MAP && self.peers.by_link(id).is_some() {
-            // What an OSD that we ask like a client adds to its answers; the monitor sends us all of them.
+            // What an OSD that we ask like a client adds to its answers; the monitor sends us all
+            // of them.
             return;
         }
         if !self.may_send(id, m.kind) {
             if m.kind == kind::COMMAND {
-                self.answer_command(id, m.tid, Answer::fail(errno::EACCES, "access denied: 'osd' caps must allow *"));
+                self.answer_command(
+                    id,
+                    m.tid,
+                    Answer::fail(errno::EACCES, "access denied: 'osd' caps must allow *"),
+                );
                 return;
             }
-            tracing::warn!("osd.{}: message type {} from somebody who may not send it, ignored", self.cfg.id, m.kind);
+            tracing::warn!(
+                "osd.{}: message type {} from somebody who may not send it, ignored",
+                self.cfg.id,
+                m.kind
+            );
             return;
         }
         let result = match m.kind {
@@ -423,15 +450,25 @@ impl OsdCore {
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
-            kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
+            kind::CONFIG => {
+                MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config))
+            }
             // It says that what came before it was sent before its sender knew.
-            kind::OSD_BACKOFF if self.unread.keep_behind(id, || 0, &m) || self.early.keep_behind(id, &m) => Ok(()),
+            kind::OSD_BACKOFF
+                if self.unread.keep_behind(id, || 0, &m) || self.early.keep_behind(id, &m) =>
+            {
+                Ok(())
+            }
             kind::OSD_BACKOFF => MOsdBackoff::from_message(&m).map(|b| self.backoff_acked(id, &b)),
-            kind::OSD_OP_REPLY => MOsdOpReply::from_message(&m).map(|r| self.source_reply(id, m.tid, &r)),
+            kind::OSD_OP_REPLY => {
+                MOsdOpReply::from_message(&m).map(|r| self.source_reply(id, m.tid, &r))
+            }
             kind::LOG_ACK => MLogAck::from_message(&m).map(|a| self.clog.acked(a.last)),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
             PgsCreatedAck::KIND => PgsCreatedAck::from_message(&m).map(|a| self.created_ack(&a)),
-            OsdMarkMeDownAck::KIND => OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down()),
+            OsdMarkMeDownAck::KIND => {
+                OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down())
+            }
             OsdStop::KIND => OsdStop::from_message(&m).map(|s| {
                 if s.osd == self.cfg.id {
                     self.stop();
@@ -444,7 +481,10 @@ impl OsdCore {
             OsdScrub::KIND => OsdScrub::from_message(&m).map(|o| self.scrub_ordered(o)),
             OsdForce::KIND => OsdForce::from_message(&m).map(|o| self.forced(&o)),
             other => {
-                tracing::debug!("osd.{}: message type {other} is not for an OSD, ignored", self.cfg.id);
+                tracing::debug!(
+                    "osd.{}: message type {other} is not for an OSD, ignored",
+                    self.cfg.id
+                );
                 Ok(())
             }
         };
@@ -457,13 +497,20 @@ impl OsdCore {
         }
     }
 
-    pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {
+    pub(crate) fn peer_message(
+        &mut self,
+        id: LinkId,
+        m: &Message,
+    ) -> Result<(), spirula_messages::MessageError> {
         // Peers talk to us over links they opened; answers to pings come over ours.
         let from = match (self.peers.by_link(id), self.sessions.get(&id)) {
             (Some(osd), _) => osd,
             (None, Some(s)) if s.peer.kind == EntityType::Osd => s.peer.name().num as OsdId,
             _ => {
-                tracing::warn!("osd.{}: a message between OSDs from somebody who is none", self.cfg.id);
+                tracing::warn!(
+                    "osd.{}: a message between OSDs from somebody who is none",
+                    self.cfg.id
+                );
                 return Ok(());
             }
         };
@@ -596,8 +643,9 @@ impl OsdCore {
         }
     }
 
-    /// An event for a PG, which may be the answer to one of its effects. It is told when all effects there are have been
-    /// performed: a PG counts on seeing what it submitted, and on its messages leaving in the order of its wishes.
+    /// An event for a PG, which may be the answer to one of its effects. It is told when all
+    /// effects there are have been performed: a PG counts on seeing what it submitted, and on its
+    /// messages leaving in the order of its wishes.
     pub(crate) fn answer_pg(&mut self, id: SpgId, event: PgEvent) {
         if self.pg_cfg.answers_overtake() {
             let behind = self.agenda.take_wishes();
@@ -621,7 +669,15 @@ impl OsdCore {
         let fetched = self.fetched_for(id, &event);
         let Some(pg) = self.pgs.get_mut(&id) else { return self.fetched_seen(id, fetched, &[]) };
         let bad = (&self.bad, self.waits.any_for_room());
-        feed(pg, event, &self.store, &fetched, bad, (&self.leases, self.now.of_pg()), self.agenda.fresh());
+        feed(
+            pg,
+            event,
+            &self.store,
+            &fetched,
+            bad,
+            (&self.leases, self.now.of_pg()),
+            self.agenda.fresh(),
+        );
         if !fetched.is_empty() {
             let wishes = std::mem::take(self.agenda.fresh());
             self.fetched_seen(id, fetched, &wishes);
@@ -651,7 +707,9 @@ impl OsdCore {
             PgEffect::Drop(op) => self.drop_op(id, op),
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
             PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
-            PgEffect::Prefetch(key, what) if self.read_must_wait(key) => self.reads.hold(id, key, what),
+            PgEffect::Prefetch(key, what) if self.read_must_wait(key) => {
+                self.reads.hold(id, key, what)
+            }
             PgEffect::Prefetch(key, what) => self.prefetch(id, key, &what),
             PgEffect::Fetch(op, source) => self.fetch(id, op, source),
             PgEffect::ShareMap(conn, epoch) => {
@@ -720,8 +778,10 @@ impl OsdCore {
         let Some(s) = self.sessions.get(&p.link) else { return };
         // What was read from the disk for one op alone is a payload of the pool already.
         let mut filled = reply.ops.iter().filter(|r| !r.op.indata.is_empty()).map(|r| r.op.op);
-        let answers_from_heap =
-            !matches!((filled.next(), filled.next()), (Some(op::READ | op::SYNC_READ), None) | (None, _));
+        let answers_from_heap = !matches!(
+            (filled.next(), filled.next()),
+            (Some(op::READ | op::SYNC_READ), None) | (None, _)
+        );
         let crc = reply.data_crc();
         let mut m = reply.into_message(p.tid);
         if answers_from_heap {
@@ -730,7 +790,11 @@ impl OsdCore {
         self.history.note(self.now.mono, took, std::mem::take(&mut p.trail), || {
             let what = if p.write { "write" } else { "read" };
             let bytes = p.bytes.max(m.data.len() as u64);
-            shown(&s.peer, p.tid, format!("osd_op({}:{} {} {what} {bytes} bytes)", s.peer.name(), p.tid, p.pg))
+            shown(
+                &s.peer,
+                p.tid,
+                format!("osd_op({}:{} {} {what} {bytes} bytes)", s.peer.name(), p.tid, p.pg),
+            )
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);
@@ -784,7 +848,9 @@ impl OsdCore {
             OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
             // Monitors and managers have such a limit.
             OsdEvent::Net(NetEvent::TooLarge(..)) => {}
-            OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
+            OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => {
+                self.opened(link, peer, outgoing)
+            }
             OsdEvent::Net(NetEvent::Resumed(id)) => self.peer_opened(id, false),
             OsdEvent::Net(NetEvent::Renewed(id)) => self.peer_opened(id, true),
             OsdEvent::Net(NetEvent::Refused(id, ended)) => self.peer_refused(id, &ended),
@@ -819,7 +885,10 @@ impl OsdCore {
             return;
         }
         if self.life.has_waited_enough(now) {
-            tracing::warn!("osd.{}: the monitor does not answer; stopping all the same", self.cfg.id);
+            tracing::warn!(
+                "osd.{}: the monitor does not answer; stopping all the same",
+                self.cfg.id
+            );
             self.end();
             return;
         }
@@ -835,7 +904,8 @@ impl OsdCore {
             }
         }
         if self.timers.pgs_are_due(now) {
-            let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
+            let waiting: Vec<SpgId> =
+                self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
             for pg in waiting {
                 self.feed_pg(pg, PgEvent::Tick);
             }

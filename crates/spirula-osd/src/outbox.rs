@@ -1,8 +1,8 @@
 //! Messages for other OSDs that are gathered until the end of a batch, and what goes before them.
 //!
-//! Acknowledgements and control messages of all PGs for one peer leave in one message each. The order in which
-//! PGs decided on messages for a peer is kept: what was gathered is not overtaken by a write, nor acknowledgements by a control
-//! message that came after them.
+//! Acknowledgements and control messages of all PGs for one peer leave in one message each. The
+//! order in which PGs decided on messages for a peer is kept: what was gathered is not overtaken by
+//! a write, nor acknowledgements by a control message that came after them.
 
 use crate::peers::Peers;
 use spirula_messages::Body;

@@ -37,11 +37,13 @@ const TARGET: f64 = 1.4;
 const TARGET_UNKNOWN: f64 = 1e6;
 /// Growth of the rate in a slot: what more work does to clients shows half a second later only.
 const GROWTH: f64 = 1.05;
-/// The rate is cut to this share at most, once in [`RECENT`] slots: a slow moment of the disk looks the same as too much work.
+/// The rate is cut to this share at most, once in [`RECENT`] slots: a slow moment of the disk looks
+/// the same as too much work.
 const DEEPEST_CUT: f64 = 0.7;
 /// Latencies below this differ by noise only, microseconds.
 const NOISE_US: f64 = 1000.0;
-/// A request that waits for longer than this does not wait for a disk: it is no measure of anything.
+/// A request that waits for longer than this does not wait for a disk: it is no measure of
+/// anything.
 pub(crate) const HANGS: Duration = Duration::from_secs(10);
 /// Length of a slot of the window.
 const SLOT: Duration = Duration::from_millis(125);
@@ -63,7 +65,8 @@ const FLOOR: f64 = (4 << 20) as f64;
 const BEGIN: f64 = (28 << 20) as f64;
 /// The part of the way back to that which it goes in each slot without work.
 const FORGET: f64 = 0.1;
-/// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8 s.
+/// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8
+/// s.
 const CALM_KEPT: usize = 64;
 /// No device is faster.
 const CEILING: f64 = 8.0 * (1u64 << 30) as f64;
@@ -107,7 +110,8 @@ fn bucket(took: Duration) -> usize {
     let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
     let power = us.ilog2() as usize;
     // The two bits after the first one.
-    let quarter = if power >= 2 { (us >> (power - 2)) & 3 } else { (us << (2 - power)) & 3 } as usize;
+    let quarter =
+        if power >= 2 { (us >> (power - 2)) & 3 } else { (us << (2 - power)) & 3 } as usize;
     (power * 4 + quarter).min(BUCKETS - 1)
 }
 
@@ -133,8 +137,8 @@ impl Window {
         }
     }
 
-    /// Requests, and the latency that 99 of 100 do not exceed (µs), in the last [`RECENT`] slots, or in as many
-    /// more, up to `reach`, as hold [`LEAST_SAMPLES`].
+    /// Requests, and the latency that 99 of 100 do not exceed (µs), in the last [`RECENT`] slots,
+    /// or in as many more, up to `reach`, as hold [`LEAST_SAMPLES`].
     fn p99(&self, reach: usize) -> Seen {
         let mut sum = [0u32; BUCKETS];
         let (mut n, mut slots) = (0, 0);
@@ -290,8 +294,9 @@ impl Pacer {
         self.idle_slots >= CALM
     }
 
-    /// Time passed. `wall`: the time of day that OSDs share, since any common beginning. `oldest`: age of the client's request that
-    /// has waited longest, of those that wait for less than [`HANGS`], if there are any.
+    /// Time passed. `wall`: the time of day that OSDs share, since any common beginning. `oldest`:
+    /// age of the client's request that has waited longest, of those that wait for less than
+    /// [`HANGS`], if there are any.
     pub fn tick(&mut self, now: Duration, wall: Duration, oldest: Option<Duration>) {
         if let Limit::Rate(rate) = self.limit {
             let passed = now.saturating_sub(self.refilled).as_secs_f64();
@@ -313,8 +318,13 @@ impl Pacer {
         self.worked = 0.0;
         self.since_cut = self.since_cut.saturating_add(1);
         let calm = self.is_calm();
-        // What work left behind it has passed these slots by now; or else: those of the present rate.
-        let reach = if calm { self.idle_slots - CALM + RECENT as u32 } else { self.since_cut.max(RECENT as u32) };
+        // What work left behind it has passed these slots by now; or else: those of the present
+        // rate.
+        let reach = if calm {
+            self.idle_slots - CALM + RECENT as u32
+        } else {
+            self.since_cut.max(RECENT as u32)
+        };
         let seen = self.window.p99(reach as usize);
         self.window.next_slot();
         self.unmeasured = if calm { 0 } else { self.unmeasured.saturating_add(1) };
@@ -332,7 +342,8 @@ impl Pacer {
             self.rest = Some(Rest::default());
         }
         // Of few requests the most that there will be.
-        let most = reach >= SLOTS as u32 || self.rest.as_ref().is_some_and(|r| r.slots + 1 >= REST_SLOTS);
+        let most =
+            reach >= SLOTS as u32 || self.rest.as_ref().is_some_and(|r| r.slots + 1 >= REST_SLOTS);
         if calm && (seen.n >= LEAST_SAMPLES || seen.n >= FEWEST_SAMPLES && most) {
             if self.calm.len() >= CALM_KEPT {
                 self.calm.pop_front();
@@ -357,7 +368,8 @@ impl Pacer {
         self.set(Limit::Rate(self.rate));
     }
 
-    /// Is the base to be measured? `met`: the clients were not there before; `was`: the wall clock a slot ago.
+    /// Is the base to be measured? `met`: the clients were not there before; `was`: the wall clock
+    /// a slot ago.
     fn is_due(&self, met: bool, was: Duration) -> bool {
         let every = if self.doubtful { EVERY_DOUBTFUL } else { EVERY };
         let turn = |t: Duration| t.as_millis() / every.as_millis();
@@ -440,7 +452,9 @@ impl Pacer {
         match self.limit {
             Limit::None => most,
             // A tenth of a second's work.
-            Limit::Rate(rate) => ((rate / 10.0 / bytes.max(1) as f64) as usize).clamp(1, most.max(1)),
+            Limit::Rate(rate) => {
+                ((rate / 10.0 / bytes.max(1) as f64) as usize).clamp(1, most.max(1))
+            }
             Limit::Rest => 0,
         }
     }
@@ -556,10 +570,18 @@ mod tests {
             d.work = true;
             d.run(5.0);
             d.run(20.0);
-            assert!(d.worst_ms <= 2.0 * base + 0.5, "base {base} cost {cost}: worst {}", d.worst_ms);
+            assert!(
+                d.worst_ms <= 2.0 * base + 0.5,
+                "base {base} cost {cost}: worst {}",
+                d.worst_ms
+            );
             // At least half of what the target leaves room for, or of what the device can do.
             let room = (base * (TARGET - 1.0)).max(1.0) / cost * 100e6;
-            assert!(d.done / 20.0 >= room.min(400e6) * 0.4, "base {base} cost {cost}: {} of {room}", d.done / 20.0);
+            assert!(
+                d.done / 20.0 >= room.min(400e6) * 0.4,
+                "base {base} cost {cost}: {} of {room}",
+                d.done / 20.0
+            );
         }
     }
 
@@ -631,7 +653,8 @@ mod tests {
         assert!(matches!(p.limit(), Limit::Rate(r) if r <= 2.0 * FLOOR), "{:?}", p.limit());
     }
 
-    /// A few requests a second that feel nothing of it (a monitoring probe, an idle image) hold up nothing.
+    /// A few requests a second that feel nothing of it (a monitoring probe, an idle image) hold up
+    /// nothing.
     #[test]
     fn clients_that_ask_seldom_leave_the_work_the_disks_speed() {
         for clients in [1, 5, 10, 15] {
@@ -669,7 +692,8 @@ mod tests {
         }
     }
 
-    /// One request waits for ever (for an unfound object, a PG that is down), beside clients that are served.
+    /// One request waits for ever (for an unfound object, a PG that is down), beside clients that
+    /// are served.
     #[test]
     fn one_request_that_waits_for_ever_neither_stops_the_work_nor_opens_it() {
         let mut d = Device::new(2.0, 5.0);
@@ -690,7 +714,8 @@ mod tests {
         );
     }
 
-    /// The only request there is waits for ever: for ten seconds the work makes way, then it need not any more.
+    /// The only request there is waits for ever: for ten seconds the work makes way, then it need
+    /// not any more.
     #[test]
     fn a_request_that_waits_for_ever_alone_is_no_client_in_the_end() {
         let mut d = Device::new(2.0, 5.0);
@@ -705,7 +730,8 @@ mod tests {
         assert!(d.done / 10.0 > 390e6, "{}", d.done);
     }
 
-    /// An OSD comes back under load: clients wait for single objects, which need no turn, in the first seconds.
+    /// An OSD comes back under load: clients wait for single objects, which need no turn, in the
+    /// first seconds.
     #[test]
     fn objects_that_clients_waited_for_at_first_do_not_keep_the_work_at_the_floor() {
         let mut d = Device::new(2.0, 5.0);
@@ -716,7 +742,12 @@ mod tests {
         }
         d.run(60.0);
         d.run(60.0);
-        assert!(d.done / 60.0 > 2.0 * FLOOR && d.worst_ms <= 4.5, "{} worst {}", d.done / 60.0, d.worst_ms);
+        assert!(
+            d.done / 60.0 > 2.0 * FLOOR && d.worst_ms <= 4.5,
+            "{} worst {}",
+            d.done / 60.0,
+            d.worst_ms
+        );
     }
 
     #[test]
@@ -732,8 +763,8 @@ mod tests {
         assert!(d.done / 60.0 > 2.0 * FLOOR, "{}", d.done);
     }
 
-    /// Each of them slows the clients of all. What one measures while the others work is not what clients are used to,
-    /// though their clocks differ.
+    /// Each of them slows the clients of all. What one measures while the others work is not what
+    /// clients are used to, though their clocks differ.
     #[test]
     fn osds_that_measure_anew_do_not_drive_each_other() {
         for skew in [0, 7] {

@@ -21,8 +21,14 @@ use spirula_types::SpgId;
 use spirula_types::transaction::Transaction;
 
 impl OsdCore {
-    /// Has a helper thread compress what a transaction brings, if that is much. `None`: its PG waits for that.
-    pub(crate) fn pack_first(&mut self, id: SpgId, token: Token, txn: Transaction) -> Option<Transaction> {
+    /// Has a helper thread compress what a transaction brings, if that is much. `None`: its PG
+    /// waits for that.
+    pub(crate) fn pack_first(
+        &mut self,
+        id: SpgId,
+        token: Token,
+        txn: Transaction,
+    ) -> Option<Transaction> {
         let store = self.store.as_ref().filter(|_| !self.waits.hurried);
         let Some(packing) = store.and_then(|s| s.packing(&txn)) else { return Some(txn) };
         self.waits.begin(id, (token, txn), What::Packing, self.now.mono);
@@ -39,7 +45,8 @@ impl OsdCore {
         }
     }
 
-    /// Submits what is being packed, with what has come of that. What the PG is to be told now, when its wishes have been performed.
+    /// Submits what is being packed, with what has come of that. What the PG is to be told now,
+    /// when its wishes have been performed.
     pub(crate) fn end_packing(&mut self, id: SpgId, packed: &Packed) -> Vec<PgEvent> {
         let Some(mut wait) = self.waits.take(id) else { return Vec::new() };
         let (token, txn) = (wait.held.0, std::mem::take(&mut wait.held.1));
@@ -53,8 +60,8 @@ impl OsdCore {
         wait.told().collect()
     }
 
-    /// While the OSD follows the map (`on`) nobody waits for a helper thread: PGs are split and folded, all are to see the map, and
-    /// it is stored when what they submitted because of it is.
+    /// While the OSD follows the map (`on`) nobody waits for a helper thread: PGs are split and
+    /// folded, all are to see the map, and it is stored when what they submitted because of it is.
     pub(crate) fn hurry(&mut self, on: bool) {
         self.waits.hurried = on;
         for id in self.waits.packing() {

@@ -1,8 +1,8 @@
-//! Which states PGs went through, and when: `dump_pgstate_history`; and how long they stood so in all:
-//! `dump_pg_recovery_stats`.
+//! Which states PGs went through, and when: `dump_pgstate_history`; and how long they stood so in
+//! all: `dump_pg_recovery_stats`.
 //!
-//! The names are those of `ceph pg stat`, where Ceph tells those of its state machine. A PG that this OSD does not lead
-//! has no state of its own: it is a `Replica`.
+//! The names are those of `ceph pg stat`, where Ceph tells those of its state machine. A PG that
+//! this OSD does not lead has no state of its own: it is a `Replica`.
 
 use serde_json::{Value, json};
 use spirula_encoding::UTime;
@@ -64,7 +64,8 @@ impl Passed {
             // Who entered before a reset is not counted when it leaves.
             if let Some(s) = self.spent.get_mut(&name(last.stand)).filter(|s| s.left < s.entered) {
                 s.min = if s.left == 0 { stood } else { s.min.min(stood) };
-                (s.left, s.total, s.max) = (s.left + 1, s.total.saturating_add(stood), s.max.max(stood));
+                (s.left, s.total, s.max) =
+                    (s.left + 1, s.total.saturating_add(stood), s.max.max(stood));
             }
         }
         let name = name(stand);
@@ -77,7 +78,8 @@ impl Passed {
         self.spent.clear();
     }
 
-    /// How long PGs stood how, with Ceph's keys but for events, which are nothing that a PG here has.
+    /// How long PGs stood how, with Ceph's keys but for events, which are nothing that a PG here
+    /// has.
     pub fn dump_spent(&self) -> Value {
         let time = |d: Duration| format!("{}.{:06}", d.as_secs(), d.subsec_micros());
         let one = |(name, s): (&String, &Spent)| {
@@ -100,7 +102,8 @@ impl Passed {
             let ends = steps.clone().skip(1).map(|next| Some(next.at)).chain([None]);
             let step = |(step, end): (&Step, Option<UTime>)| {
                 let mut state = json!({"state": name(step.stand), "enter": step.at.to_iso()});
-                // It stands so still, unless it does not: what ended it was no change that is noted here.
+                // It stands so still, unless it does not: what ended it was no change that is noted
+                // here.
                 if let Some(end) = end {
                     state["exit"] = end.to_iso().into();
                 }
@@ -131,13 +134,24 @@ mod tests {
         }
         let told = passed.dump_spent();
         let of = |told: &Value, last: &str| {
-            told.as_array().unwrap().iter().find(|r| r["nested_states"][2] == last).cloned().unwrap_or_default()
+            told.as_array()
+                .unwrap()
+                .iter()
+                .find(|r| r["nested_states"][2] == last)
+                .cloned()
+                .unwrap_or_default()
         };
         let peering = of(&told, "peering");
         assert_eq!((&peering["enter"], &peering["exit"]), (&json!(2), &json!(2)), "{told}");
-        assert_eq!((&peering["total_time"], &peering["max_time"]), (&json!("0.200000"), &json!("0.150000")));
+        assert_eq!(
+            (&peering["total_time"], &peering["max_time"]),
+            (&json!("0.200000"), &json!("0.150000"))
+        );
         assert_eq!(peering["min_time"], "0.050000");
-        assert_eq!((&of(&told, "active")["enter"], &of(&told, "active")["exit"]), (&json!(2), &json!(0)));
+        assert_eq!(
+            (&of(&told, "active")["enter"], &of(&told, "active")["exit"]),
+            (&json!(2), &json!(0))
+        );
         passed.reset();
         assert_eq!(passed.dump_spent(), json!([]));
         passed.note(a, None, 4, at(900));
@@ -161,9 +175,17 @@ mod tests {
         assert_eq!(pg["history"][0]["states"][0]["exit"], pg["history"][1]["states"][0]["enter"]);
         assert!(pg["history"][1]["states"][0].get("exit").is_none(), "{pg}");
         for n in 0..200 {
-            passed.note(id, Some(if n % 2 == 0 { PgState::PEERING } else { PgState::ACTIVE }), 5, at(n + 4));
+            passed.note(
+                id,
+                Some(if n % 2 == 0 { PgState::PEERING } else { PgState::ACTIVE }),
+                5,
+                at(n + 4),
+            );
         }
-        assert_eq!(passed.dump([(id, None)].into_iter())["pgs"][0]["history"].as_array().map(Vec::len), Some(KEPT));
+        assert_eq!(
+            passed.dump([(id, None)].into_iter())["pgs"][0]["history"].as_array().map(Vec::len),
+            Some(KEPT)
+        );
         passed.forget(id);
         assert_eq!(passed.dump([(id, None)].into_iter())["pgs"][0]["history"], json!([]));
     }

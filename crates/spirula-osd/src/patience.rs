@@ -1,29 +1,35 @@
 //! How much silence of a peer is unusual.
 //!
-//! A fixed grace is either long, and every OSD that hangs costs clients that long; or it is short, and a machine under load takes
-//! sound OSDs for dead. So each path to a peer remembers the worst gap between two answers lately ([`Gaps`]), and a silence is
-//! unusual when it is [`TIMES`] as long, and not below `osd_heartbeat_min_grace`. It is never longer than `osd_heartbeat_grace`:
-//! that much is unusual whatever was before. A peer of which little is known yet (its process has only begun, say) is given
-//! the whole grace.
+//! A fixed grace is either long, and every OSD that hangs costs clients that long; or it is short,
+//! and a machine under load takes sound OSDs for dead. So each path to a peer remembers the worst
+//! gap between two answers lately ([`Gaps`]), and a silence is unusual when it is [`TIMES`] as
+//! long, and not below `osd_heartbeat_min_grace`. It is never longer than `osd_heartbeat_grace`:
+//! that much is unusual whatever was before. A peer of which little is known yet (its process has
+//! only begun, say) is given the whole grace.
 //!
-//! **Silence is counted in our own running time.** An OSD whose event loop was held up has not read what its peers answered, so it
-//! accuses nobody of that time. [`Ran`] says by how much the loop came late; the caller counts that for nobody's silence. So a
-//! process that was stopped (SIGSTOP) or suspended wakes up with peers that have been silent for as long as before.
+//! **Silence is counted in our own running time.** An OSD whose event loop was held up has not read
+//! what its peers answered, so it accuses nobody of that time. [`Ran`] says by how much the loop
+//! came late; the caller counts that for nobody's silence. So a process that was stopped (SIGSTOP)
+//! or suspended wakes up with peers that have been silent for as long as before.
 //!
-//! **Where load makes gaps longer** it makes them longer before it makes them too long: scheduling, paging and slow disks delay a loop
-//! by some hundred milliseconds many times before they delay it by a second once. The gaps of the last one to two minutes count, so
-//! patience grows with the first delays of a load, and stays for a while when the load is over.
+//! **Where load makes gaps longer** it makes them longer before it makes them too long: scheduling,
+//! paging and slow disks delay a loop by some hundred milliseconds many times before they delay it
+//! by a second once. The gaps of the last one to two minutes count, so patience grows with the
+//! first delays of a load, and stays for a while when the load is over.
 //!
-//! **A wrong mark teaches patience** ([`Lesson`]). A process that was marked down for a silence shorter than the grace, and then spoke
-//! again, has shown a gap that no answer showed. It counts as one, for as long as the like comes again within ten
-//! minutes. What is known of a process lasts for as long as the process does, not only for as long as the map shows it up.
+//! **A wrong mark teaches patience** ([`Lesson`]). A process that was marked down for a silence
+//! shorter than the grace, and then spoke again, has shown a gap that no answer showed. It counts
+//! as one, for as long as the like comes again within ten minutes. What is known of a process lasts
+//! for as long as the process does, not only for as long as the map shows it up.
 //!
-//! **Whoever is cut off itself accuses nobody** ([`Apart`]). Where most of the others are silent at once, the fault is here. They are
-//! heard again one after the other: links are made anew about every second, and what TCP has to repeat comes after as long as the
-//! cut lasted, at most. So for twice that long after the cut, two seconds at most, silence counts only as far as it went before the
-//! cut.
+//! **Whoever is cut off itself accuses nobody** ([`Apart`]). Where most of the others are silent at
+//! once, the fault is here. They are heard again one after the other: links are made anew about
+//! every second, and what TCP has to repeat comes after as long as the cut lasted, at most. So for
+//! twice that long after the cut, two seconds at most, silence counts only as far as it went before
+//! the cut.
 //!
-//! What an unusual silence comes to is the monitor's decision (`spirula-mon`, `failure`), and it wants other words besides ours.
+//! What an unusual silence comes to is the monitor's decision (`spirula-mon`, `failure`), and it
+//! wants other words besides ours.
 
 use std::time::Duration;
 
@@ -79,7 +85,8 @@ impl Gaps {
         worst.saturating_mul(TIMES).max(least).min(grace)
     }
 
-    /// The same of the same process, which is asked over another link from now on: as somebody new it is given the grace at first.
+    /// The same of the same process, which is asked over another link from now on: as somebody new
+    /// it is given the grace at first.
     pub fn anew(&self) -> Self {
         Self { answers: 0, ..self.clone() }
     }
@@ -93,7 +100,8 @@ pub struct Lesson {
 }
 
 impl Lesson {
-    /// It was marked down, and spoke again at `now`, after a silence of `gap`, which is shorter than the grace.
+    /// It was marked down, and spoke again at `now`, after a silence of `gap`, which is shorter
+    /// than the grace.
     pub fn learn(&mut self, now: Duration, gap: Duration) {
         *self = Self { gap: self.gap.max(gap), until: now + LESSON };
     }
@@ -135,7 +143,8 @@ impl Apart {
         }
     }
 
-    /// A monitor was found at `now`. We may have been cut off from everybody until then, for we do not know how long.
+    /// A monitor was found at `now`. We may have been cut off from everybody until then, for we do
+    /// not know how long.
     pub fn found_monitor(&mut self, now: Duration) {
         (self.began, self.until) = (Duration::ZERO, self.until.max(now + SETTLES));
     }
@@ -155,8 +164,8 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// It runs at `now`, and was to run `every` so often. Returns by how much it is late; what is within the usual (`every` once
-    /// more) is not.
+    /// It runs at `now`, and was to run `every` so often. Returns by how much it is late; what is
+    /// within the usual (`every` once more) is not.
     pub fn at(&mut self, now: Duration, every: Duration) -> Duration {
         let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
         if since >= self.longest.0 || now.saturating_sub(self.longest.1) > LATELY {
@@ -165,7 +174,8 @@ impl Ran {
         if since > 2 * every { since - every } else { Duration::ZERO }
     }
 
-    /// The longest that it stood still, if it has gone on since within a minute; else about that long, or nothing.
+    /// The longest that it stood still, if it has gone on since within a minute; else about that
+    /// long, or nothing.
     pub fn stood(&self, now: Duration) -> Duration {
         if now.saturating_sub(self.longest.1) > LATELY { Duration::ZERO } else { self.longest.0 }
     }
@@ -248,7 +258,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_cut_off_counts_the_silence_before_it_for_twice_as_long_and_two_seconds_at_most() {
+    fn whoever_was_cut_off_counts_the_silence_before_it_for_twice_as_long_and_two_seconds_at_most()
+    {
         let (recent, s) = (ms(500), |tenths: u64| ms(100 * tenths));
         let mut apart = Apart::default();
         apart.at(s(100), false, recent);
@@ -257,7 +268,10 @@ mod tests {
         assert_eq!(apart.as_of(s(110)), s(110), "the whole grace counts meanwhile");
         apart.at(s(112), true, recent);
         apart.at(s(113), false, recent);
-        assert_eq!((apart.as_of(s(113)), apart.as_of(s(128)), apart.as_of(s(129))), (s(105), s(105), s(129)));
+        assert_eq!(
+            (apart.as_of(s(113)), apart.as_of(s(128)), apart.as_of(s(129))),
+            (s(105), s(105), s(129))
+        );
         // A minute, and another time just after it.
         apart.at(s(200), true, recent);
         apart.at(s(800), false, recent);

@@ -3,9 +3,9 @@
 //! Up to three links lead to a peer, all of them to one incarnation of it (its addresses in the
 //! map): one for data, and one for heartbeats in each of the two networks, so that nothing stands
 //! in a ping's way. Every OSD pings every other one on both networks; a peer counts as silent if
-//! one of the two brings no answer for the whole grace. If **none** brings an answer for longer than
-//! is usual for this peer lately ([`crate::patience`]), that is reported at once. The answers are
-//! read leases, too; a lease is about as long as the granter's patience with the asker
+//! one of the two brings no answer for the whole grace. If **none** brings an answer for longer
+//! than is usual for this peer lately ([`crate::patience`]), that is reported at once. The answers
+//! are read leases, too; a lease is about as long as the granter's patience with the asker
 //! ([`Peers::lease_ms`]), so that a wait for leases adds little to the time in which a silent
 //! primary is found out.
 //!
@@ -22,9 +22,9 @@
 //!
 //! Between hosts that are cut off from each other TCP asks ever more rarely whether the other host
 //! is there. Therefore links for heartbeats are made anew when nothing is acknowledged for 1.5 s
-//! ([`crate::outside::Watch::Closely`]), and are tried again about every second. When a heartbeat link goes on
-//! over a new connection, the link for data is made anew at once, too, and what waits in its
-//! session arrives.
+//! ([`crate::outside::Watch::Closely`]), and are tried again about every second. When a heartbeat
+//! link goes on over a new connection, the link for data is made anew at once, too, and what waits
+//! in its session arrives.
 //!
 //! **A path that carries small frames only** (the frames of a network may be larger at its ends
 //! than on the way) lets connections open, because a handshake is small, and loses all that
@@ -48,8 +48,9 @@
 //!   hosts; a port of ours that refuses belongs to no process, and an OSD never closes its port
 //!   before it has stopped serving.
 //! * Its own kernel closed an established connection of this incarnation in due form (FIN) before
-//!   its port refused. Firewalls forge resets, not FINs. A peer that lives ends its connections with
-//!   resets, too (`spirula-runtime`), but for those that it closes when it has stopped serving.
+//!   its port refused. Firewalls forge resets, not FINs. A peer that lives ends its connections
+//!   with resets, too (`spirula-runtime`), but for those that it closes when it has stopped
+//!   serving.
 //!
 //! A process that was killed while it had something to read ends the connection concerned with a
 //! reset; its other connections end in due form. So a refusal without proof is reported [`PROOF`]
@@ -68,26 +69,28 @@ use spirula_types::{AddrVec, OsdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two pings to a peer, where there are few; where there are many, [`PING_EACH`] for each of them, up to [`PING_MOST`].
-/// So an OSD sends no more than 120 a second in each network, until it has 60 peers.
+/// Between two pings to a peer, where there are few; where there are many, [`PING_EACH`] for each
+/// of them, up to [`PING_MOST`]. So an OSD sends no more than 120 a second in each network, until
+/// it has 60 peers.
 pub const PING_EVERY: Duration = Duration::from_millis(250);
 const PING_EACH: Duration = Duration::from_millis(8);
 const PING_MOST: Duration = Duration::from_millis(500);
-/// Longest read lease, milliseconds; what an OSD that restarts takes its earlier leases for. The same in the whole cluster, see
-/// `spirula_pg::Leases`.
+/// Longest read lease, milliseconds; what an OSD that restarts takes its earlier leases for. The
+/// same in the whole cluster, see `spirula_pg::Leases`.
 pub const LEASE_MS: u64 = 3000;
-/// A lease is so much longer than the granter's patience, milliseconds. The holder uses `spirula_pg::PAUSE_MS` less of it: of a lease
-/// that goes with a patience of a second the time of three pings.
+/// A lease is so much longer than the granter's patience, milliseconds. The holder uses
+/// `spirula_pg::PAUSE_MS` less of it: of a lease that goes with a patience of a second the time of
+/// three pings.
 const LEASE_OVER_MS: u64 = 400;
 /// How long a refusal waits for the proof that the peer is gone.
 const PROOF: Duration = Duration::from_millis(150);
-/// So many connections for heartbeats opened since a ping was last answered, the last of them within [`SMALL_LATELY`]: small
-/// frames pass, and large ones do not.
+/// So many connections for heartbeats opened since a ping was last answered, the last of them
+/// within [`SMALL_LATELY`]: small frames pass, and large ones do not.
 const SMALL_OPENS: u32 = 2;
 /// Longer than it takes to give one up and open the next.
 const SMALL_LATELY: Duration = Duration::from_secs(6);
-/// How often a report is repeated: one of an unusual silence that is shorter than the grace, and any other. The monitor counts the
-/// silence that it was told of, not the time since.
+/// How often a report is repeated: one of an unusual silence that is shorter than the grace, and
+/// any other. The monitor counts the silence that it was told of, not the time since.
 const REPORT_MUTE_EVERY: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 /// For so long is remembered what a process was like that the map shows down.
@@ -154,7 +157,8 @@ struct Left {
     gaps: BTreeMap<Way, Gaps>,
     lesson: Lesson,
     at: Duration,
-    /// When it was last heard, and the time in which we did not run; none once it has spoken again, or if we were away.
+    /// When it was last heard, and the time in which we did not run; none once it has spoken again,
+    /// or if we were away.
     heard: Option<Duration>,
 }
 
@@ -186,7 +190,8 @@ impl Peer {
 
     /// Silence that is not unusual for this peer.
     fn patience(&self, b: Bounds) -> Duration {
-        let by_path = self.beats().map(|p| p.gaps.patience(b.least, b.grace)).max().unwrap_or(b.grace);
+        let by_path =
+            self.beats().map(|p| p.gaps.patience(b.least, b.grace)).max().unwrap_or(b.grace);
         by_path.max(self.lesson.patience(b.grace))
     }
 
@@ -267,8 +272,12 @@ impl Peers {
         now: Duration,
         mut open: impl FnMut(&AddrVec, Way) -> Link,
     ) {
-        let gone: Vec<OsdId> =
-            self.by_osd.iter().filter(|(osd, p)| wanted.get(osd) != Some(&p.addrs)).map(|(osd, _)| *osd).collect();
+        let gone: Vec<OsdId> = self
+            .by_osd
+            .iter()
+            .filter(|(osd, p)| wanted.get(osd) != Some(&p.addrs))
+            .map(|(osd, _)| *osd)
+            .collect();
         for osd in gone {
             let Some(p) = self.remove(osd) else { continue };
             let heard = p.beats().map(|p| p.heard + p.late).max();
@@ -286,7 +295,9 @@ impl Peers {
             }
             // What is known of an earlier process says nothing of this one.
             let known = self.left.remove(osd).filter(|l| l.addrs == *addrs);
-            let gaps = |way| known.as_ref().and_then(|l| l.gaps.get(&way)).map(Gaps::anew).unwrap_or_default();
+            let gaps = |way| {
+                known.as_ref().and_then(|l| l.gaps.get(&way)).map(Gaps::anew).unwrap_or_default()
+            };
             let mut paths = BTreeMap::new();
             for way in ways {
                 let link = open(address(addrs, way), way);
@@ -324,10 +335,13 @@ impl Peers {
         Some(p)
     }
 
-    /// A peer asks something itself. If the map shows it down, that was wrong where it is heard again before the grace is over.
+    /// A peer asks something itself. If the map shows it down, that was wrong where it is heard
+    /// again before the grace is over.
     pub fn spoke(&mut self, osd: OsdId, now: Duration, grace: Duration) {
         let Some(left) = self.left.get_mut(&osd) else { return };
-        if let Some(gap) = left.heard.take().map(|heard| now.saturating_sub(heard)).filter(|gap| *gap < grace) {
+        if let Some(gap) =
+            left.heard.take().map(|heard| now.saturating_sub(heard)).filter(|gap| *gap < grace)
+        {
             left.lesson.learn(now, gap);
         }
     }
@@ -354,8 +368,8 @@ impl Peers {
         self.by_link.get(&link).map(|(osd, _)| *osd)
     }
 
-    /// An outgoing link is ready, or goes on over a new connection; `renewed` if in a new session in place of one that was lost.
-    /// Returns the peer if what it was sent before may be lost.
+    /// An outgoing link is ready, or goes on over a new connection; `renewed` if in a new session
+    /// in place of one that was lost. Returns the peer if what it was sent before may be lost.
     pub fn opened(&mut self, link: LinkId, renewed: bool, now: Duration) -> Option<OsdId> {
         let (osd, way) = *self.by_link.get(&link)?;
         let p = self.by_osd.get_mut(&osd)?;
@@ -374,21 +388,31 @@ impl Peers {
         (lost && way == Way::Data).then_some(osd)
     }
 
-    /// Nobody listens at the far end of an outgoing link; `here` says whether an address is this host's.
-    pub fn refused(&mut self, link: LinkId, ended: &Ended, now: Duration, here: impl Fn(&AddrVec) -> bool) {
+    /// Nobody listens at the far end of an outgoing link; `here` says whether an address is this
+    /// host's.
+    pub fn refused(
+        &mut self,
+        link: LinkId,
+        ended: &Ended,
+        now: Duration,
+        here: impl Fn(&AddrVec) -> bool,
+    ) {
         let Some((osd, way)) = self.by_link.get(&link) else { return };
         let Some(p) = self.by_osd.get_mut(osd) else { return };
-        let gone = ended.hung_up || here(address(&p.addrs, *way)) || p.refused.is_some_and(|r| r.gone);
+        let gone =
+            ended.hung_up || here(address(&p.addrs, *way)) || p.refused.is_some_and(|r| r.gone);
         if p.refused.replace(Refusal { gone }).is_none() {
             p.refused_at = now;
         }
     }
 
-    /// An outgoing link ended, with what was sent over it. True if it is to be made again at once ([`Peers::reopen`]); else that
-    /// is for the next round.
+    /// An outgoing link ended, with what was sent over it. True if it is to be made again at once
+    /// ([`Peers::reopen`]); else that is for the next round.
     pub fn closed(&mut self, link: LinkId) -> bool {
         let Some((osd, way)) = self.by_link.remove(&link) else { return false };
-        let Some(path) = self.by_osd.get_mut(&osd).and_then(|p| p.paths.get_mut(&way)) else { return false };
+        let Some(path) = self.by_osd.get_mut(&osd).and_then(|p| p.paths.get_mut(&way)) else {
+            return false;
+        };
         path.link.close();
         path.lost = true;
         std::mem::take(&mut path.opened)
@@ -434,7 +458,9 @@ impl Peers {
 
     /// How long pings took, by peer and network.
     pub fn trips(&self) -> impl Iterator<Item = (OsdId, Way, &Trips)> {
-        self.by_osd.iter().flat_map(|(osd, p)| p.paths.iter().map(|(way, path)| (*osd, *way, &path.trips)))
+        self.by_osd
+            .iter()
+            .flat_map(|(osd, p)| p.paths.iter().map(|(way, path)| (*osd, *way, &path.trips)))
     }
 
     /// The incarnation of a peer.
@@ -470,8 +496,8 @@ impl Peers {
         LEASE_MS.min(patience.as_millis() as u64 + LEASE_OVER_MS)
     }
 
-    /// We did not run for `late`, and have not read what peers answered meanwhile: it is not counted against them, but for the
-    /// whole grace.
+    /// We did not run for `late`, and have not read what peers answered meanwhile: it is not
+    /// counted against them, but for the whole grace.
     pub fn late(&mut self, late: Duration) {
         for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
             path.late += late;
@@ -489,7 +515,8 @@ impl Peers {
         self.left.values_mut().for_each(|l| l.heard = None);
     }
 
-    /// Peers to which a path carries small frames only, with the networks in which it does (`SMALL_BACK`, `SMALL_FRONT`).
+    /// Peers to which a path carries small frames only, with the networks in which it does
+    /// (`SMALL_BACK`, `SMALL_FRONT`).
     pub fn small_paths(&self, now: Duration, grace: Duration) -> BTreeMap<OsdId, u8> {
         let is = |p: &Path| {
             let since = |at| now.saturating_sub(at);
@@ -503,24 +530,32 @@ impl Peers {
         self.by_osd.iter().map(|(osd, p)| (*osd, of(p))).filter(|(_, bits)| *bits > 0).collect()
     }
 
-    /// Peers to report now: those that refuse, at once or nearly so; those that are silent on one path for the grace, or on
-    /// every path for longer than is usual. `waiting` says what waits here for which. Those that were reported and are none of
-    /// that any more are to be cleared ([`Peers::cleared`]).
+    /// Peers to report now: those that refuse, at once or nearly so; those that are silent on one
+    /// path for the grace, or on every path for longer than is usual. `waiting` says what waits
+    /// here for which. Those that were reported and are none of that any more are to be cleared
+    /// ([`Peers::cleared`]).
     pub fn silent(
         &mut self,
         now: Duration,
         b: Bounds,
         waiting: impl FnOnce() -> BTreeMap<OsdId, Waits>,
     ) -> Vec<Silent> {
-        // Who misses most of the others at once is cut off itself, and accuses nobody before the whole grace is over. How
-        // long each is silent by now counts, not whose patience has ended: that differs.
+        // Who misses most of the others at once is cut off itself, and accuses nobody before the
+        // whole grace is over. How long each is silent by now counts, not whose patience has ended:
+        // that differs.
         let recent = (2 * self.ping_every()).max(b.least / 2);
-        let missed = self.by_osd.values().filter(|p| p.unheard_for(now).is_some_and(|s| s >= recent)).count();
+        let missed = self
+            .by_osd
+            .values()
+            .filter(|p| p.unheard_for(now).is_some_and(|s| s >= recent))
+            .count();
         let cut_off = missed > 1.max(self.by_osd.len() / 2);
         self.apart.at(now, cut_off, recent);
         let as_of = self.apart.as_of(now);
         let mute = |p: &Peer| p.mute(as_of, b).filter(|_| !cut_off);
-        let told = |p: &Peer| p.silent(as_of) >= b.grace || mute(p).is_some() || p.known_refusal(now).is_some();
+        let told = |p: &Peer| {
+            p.silent(as_of) >= b.grace || mute(p).is_some() || p.known_refusal(now).is_some()
+        };
         for (osd, p) in self.by_osd.iter_mut().filter(|(_, p)| p.reported.is_some() && !told(p)) {
             p.reported = None;
             self.cleared.push(*osd);
@@ -559,8 +594,10 @@ impl Peers {
 
     /// The peers that do not answer on every network, or have not yet.
     pub fn unheard(&self, now: Duration, grace: Duration) -> Vec<OsdId> {
-        let answers =
-            |p: &Peer| p.silent(now) < grace && p.paths.iter().all(|(way, path)| *way == Way::Data || path.answered);
+        let answers = |p: &Peer| {
+            p.silent(now) < grace
+                && p.paths.iter().all(|(way, path)| *way == Way::Data || path.answered)
+        };
         self.by_osd.iter().filter(|(_, p)| !answers(p)).map(|(osd, _)| *osd).collect()
     }
 
@@ -610,7 +647,8 @@ mod tests {
         fn new(two_networks: bool) -> Self {
             let mut w = Self { peers: Peers::default(), nowhere: Arc::default() };
             let front = addr(if two_networks { 4 } else { 3 });
-            let addrs = OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: front };
+            let addrs =
+                OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: front };
             let open = w.opener();
             w.peers.follow(&[(5, addrs)].into(), SECOND, open);
             w
@@ -645,7 +683,9 @@ mod tests {
 
     #[test]
     fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
-        for (hung_up, here, gone) in [(false, false, false), (true, false, true), (false, true, true)] {
+        for (hung_up, here, gone) in
+            [(false, false, false), (true, false, true), (false, true, true)]
+        {
             let said = World::new(false).refused(hung_up, here);
             assert_eq!(
                 said,
@@ -681,7 +721,10 @@ mod tests {
         w.refused_by(Way::Data, &refused(false), false);
         assert_eq!(w.peers.silent(SECOND, BOUNDS, BTreeMap::new), []);
         w.refused_by(Way::Back, &refused(true), false);
-        assert_eq!(w.peers.silent(SECOND, BOUNDS, BTreeMap::new)[0].refused, Some(Refusal { gone: true }));
+        assert_eq!(
+            w.peers.silent(SECOND, BOUNDS, BTreeMap::new)[0].refused,
+            Some(Refusal { gone: true })
+        );
     }
 
     #[test]
@@ -727,7 +770,11 @@ mod tests {
         for ended in [refused, "nothing to authenticate with".into(), "reset".into()] {
             let mut w = World::new(false);
             assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), None, "the first one");
-            assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), None, "resumed: nothing is lost");
+            assert_eq!(
+                w.peers.opened(w.link(Way::Data), false, SECOND),
+                None,
+                "resumed: nothing is lost"
+            );
             w.refused_by(Way::Data, &ended, false);
             // The next link does not open, either.
             let open = w.opener();
@@ -798,13 +845,15 @@ mod tests {
         let said = w.peers.silent(at + SECOND, BOUNDS, BTreeMap::new);
         assert_eq!((said[0].silent, said[0].patience), (SECOND, Some(SECOND)));
         assert_eq!(w.peers.silent(at + 1100 * MS, BOUNDS, BTreeMap::new), [], "said already");
-        // One network answers again: what was said is taken back, and the other's silence is told when the grace is over.
+        // One network answers again: what was said is taken back, and the other's silence is told
+        // when the grace is over.
         assert!(w.peers.heard(w.link(Way::Front), at + 1200 * MS, BOUNDS.grace));
         let at_front = regular(&mut w, &[Way::Front], at + 1200 * MS, 11);
         assert_eq!(w.peers.silent(at_front, BOUNDS, BTreeMap::new), [], "{at_front:?}");
         let said = w.peers.silent(at + 4 * SECOND, BOUNDS, BTreeMap::new);
         assert_eq!((said[0].silent, said[0].patience), (4 * SECOND, None));
-        // And when that one falls silent, too, that is news. It had been silent for 1.2 s before, so that more is usual now.
+        // And when that one falls silent, too, that is news. It had been silent for 1.2 s before,
+        // so that more is usual now.
         let silent = |w: &mut World, ms| w.peers.silent(at_front + ms * MS, BOUNDS, BTreeMap::new);
         assert_eq!(silent(&mut w, 2_100).len(), 1, "repeated");
         assert_eq!(silent(&mut w, 3_599), []);
@@ -825,22 +874,31 @@ mod tests {
         assert_eq!((said.len(), said[0].patience), (1, None), "the grace is the end");
     }
 
-    /// The map shows it down at `at`, and up again at `back`; what it is asked by then comes over new links.
-    fn gone_and_back(w: &mut World, at: Duration, back: Duration, port: u16, spoke: Option<Duration>) {
+    /// The map shows it down at `at`, and up again at `back`; what it is asked by then comes over
+    /// new links.
+    fn gone_and_back(
+        w: &mut World,
+        at: Duration,
+        back: Duration,
+        port: u16,
+        spoke: Option<Duration>,
+    ) {
         let open = w.opener();
         w.peers.follow(&BTreeMap::new(), at, open);
         if let Some(spoke) = spoke {
             w.peers.spoke(5, spoke, BOUNDS.grace);
             w.peers.spoke(5, spoke + 2 * SECOND, BOUNDS.grace);
         }
-        let addrs = OsdAddrs { client: addr(port), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
+        let addrs =
+            OsdAddrs { client: addr(port), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
         let open = w.opener();
         w.peers.follow(&[(5, addrs)].into(), back, open);
     }
 
     #[test]
     fn a_process_that_was_wrongly_down_is_known_when_it_is_back_and_given_more_time() {
-        // When it speaks again, after its last answer; at which port; and what is usual then, when it is known again.
+        // When it speaks again, after its last answer; at which port; and what is usual then, when
+        // it is known again.
         for (spoke, port, usual) in [
             (Some(1_300), 1, 3_900),
             (Some(3_700), 1, 4_000),
@@ -852,11 +910,21 @@ mod tests {
             let at = regular(&mut w, &[Way::Back], SECOND, 12);
             w.peers.heard(w.link(Way::Back), at + 500 * MS, BOUNDS.grace);
             let last = at + 500 * MS;
-            gone_and_back(&mut w, last + 1500 * MS, last + 5 * SECOND, port, spoke.map(|ms| last + ms * MS));
+            gone_and_back(
+                &mut w,
+                last + 1500 * MS,
+                last + 5 * SECOND,
+                port,
+                spoke.map(|ms| last + ms * MS),
+            );
             assert_eq!(w.peers.lease_ms(5, BOUNDS), LEASE_MS, "as one that is not known yet");
             // Without a pause for the gap to be forgotten in.
             let at = regular(&mut w, &[Way::Back], last + 5 * SECOND, 11);
-            assert_eq!(w.peers.silent(at + (usual - 1) * MS, BOUNDS, BTreeMap::new), [], "{spoke:?} {port}");
+            assert_eq!(
+                w.peers.silent(at + (usual - 1) * MS, BOUNDS, BTreeMap::new),
+                [],
+                "{spoke:?} {port}"
+            );
             let said = w.peers.silent(at + usual * MS, BOUNDS, BTreeMap::new);
             assert_eq!((said.len(), said[0].patience), (1, Some(usual * MS)), "{spoke:?} {port}");
         }
@@ -868,11 +936,17 @@ mod tests {
         let at = regular(&mut w, &[Way::Back, Way::Front], SECOND, 12);
         let at = regular(&mut w, &[Way::Front], at, 20);
         let said = w.peers.silent(at + SECOND, BOUNDS, BTreeMap::new);
-        assert_eq!((said[0].silent, said[0].unheard, said[0].patience), (6 * SECOND, SECOND, Some(SECOND)));
+        assert_eq!(
+            (said[0].silent, said[0].unheard, said[0].patience),
+            (6 * SECOND, SECOND, Some(SECOND))
+        );
         // One of them is heard again: the other is silent all the same, and that is said at once.
         assert!(!w.peers.heard(w.link(Way::Front), at + 1100 * MS, BOUNDS.grace));
         let said = w.peers.silent(at + 1100 * MS, BOUNDS, BTreeMap::new);
-        assert_eq!((said[0].silent, said[0].unheard, said[0].patience), (6100 * MS, Duration::ZERO, None));
+        assert_eq!(
+            (said[0].silent, said[0].unheard, said[0].patience),
+            (6100 * MS, Duration::ZERO, None)
+        );
         assert_eq!(w.peers.cleared(), NOBODY);
         w.peers.excuse(at + 1200 * MS);
         assert_eq!(w.peers.silent(at + 1300 * MS, BOUNDS, BTreeMap::new), []);
@@ -884,8 +958,9 @@ mod tests {
         let mut w = World::new(false);
         let at = regular(&mut w, &[Way::Back], SECOND, 12);
         let said = |w: &mut World| {
-            let at_ms =
-                (0..9000).step_by(100).filter(|ms| !w.peers.silent(at + *ms * MS, BOUNDS, BTreeMap::new).is_empty());
+            let at_ms = (0..9000)
+                .step_by(100)
+                .filter(|ms| !w.peers.silent(at + *ms * MS, BOUNDS, BTreeMap::new).is_empty());
             at_ms.collect::<Vec<u32>>()
         };
         assert_eq!(said(&mut w), [1000, 2000, 3000, 4000, 6000, 8000]);
@@ -896,10 +971,18 @@ mod tests {
     /// Several peers, all on one network.
     fn many(n: OsdId) -> (World, Vec<LinkId>) {
         let mut w = World::new(false);
-        let addrs = |o| OsdAddrs { client: addr(o), cluster: addr(o), hb_back: addr(o), hb_front: addr(o) };
+        let addrs =
+            |o| OsdAddrs { client: addr(o), cluster: addr(o), hb_back: addr(o), hb_front: addr(o) };
         let open = w.opener();
         w.peers.follow(&(0..n).map(|o| (o, addrs(10 + o as u16))).collect(), SECOND, open);
-        let link = |o| w.peers.by_link.iter().find(|(_, at)| **at == (o, Way::Back)).map(|(id, _)| *id).unwrap();
+        let link = |o| {
+            w.peers
+                .by_link
+                .iter()
+                .find(|(_, at)| **at == (o, Way::Back))
+                .map(|(id, _)| *id)
+                .unwrap()
+        };
         let links = (0..n).map(link).collect();
         (w, links)
     }
@@ -967,7 +1050,8 @@ mod tests {
         assert_eq!(w.peers.lease_ms(5, BOUNDS), 2200);
         let of = |n: usize| {
             let mut p = Peers::default();
-            let addrs = OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
+            let addrs =
+                OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
             p.follow(&(0..n as OsdId).map(|o| (o, addrs.clone())).collect(), SECOND, w.opener());
             p.ping_every().as_millis()
         };

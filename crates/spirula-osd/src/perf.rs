@@ -24,7 +24,11 @@ impl Average {
     /// Mean since `before`, nanoseconds; 0 without new samples.
     pub fn mean_since(&self, before: &Self) -> u64 {
         let n = self.count.saturating_sub(before.count);
-        if n == 0 { 0 } else { (self.sum.saturating_sub(before.sum).as_nanos() / u128::from(n)) as u64 }
+        if n == 0 {
+            0
+        } else {
+            (self.sum.saturating_sub(before.sum).as_nanos() / u128::from(n)) as u64
+        }
     }
 
     fn dump(&self) -> Value {
@@ -166,7 +170,13 @@ const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
         ("osd", "op_w_latency", Avg, "wlat", "the same latency, writes"),
         ("osd", "subop_w", Count, "sop", "writes taken as a replica"),
         ("osd", "parked_reads", Count, "park", "reads that waited for the disk"),
-        ("osd", "op_image", Count, "img", "requests counted by their block images, while somebody asks for that"),
+        (
+            "osd",
+            "op_image",
+            Count,
+            "img",
+            "requests counted by their block images, while somebody asks for that",
+        ),
         ("osd", "map_messages", Count, "map", "OSD maps taken"),
         ("osd", "heartbeats", Count, "hb", "heartbeats sent"),
         ("osd", "numpg", Gauge, "pgs", "placement groups"),
@@ -176,15 +186,33 @@ const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
         ("osd", "stat_bytes_used", Gauge, "used", "bytes used"),
         ("osd", "stat_bytes_avail", Gauge, "free", "bytes free"),
         ("store", "transactions", Count, "txns", "transactions submitted"),
-        ("store", "commit_latency", Avg, "clat", "from a transaction's submission to its being durable"),
+        (
+            "store",
+            "commit_latency",
+            Avg,
+            "clat",
+            "from a transaction's submission to its being durable",
+        ),
         ("bluefs", "db_total_bytes", Gauge, "b", "bytes of the device that metadata is on"),
         ("bluefs", "db_used_bytes", Gauge, "u", "bytes that metadata takes of it"),
         ("bluefs", "wal_total_bytes", Gauge, "walb", "bytes of the journal"),
         ("bluefs", "wal_used_bytes", Gauge, "walu", "bytes of it that are taken: all, always"),
-        ("bluestore", "bluestore_allocated", Gauge, "al_b", "bytes of the device that objects take"),
+        (
+            "bluestore",
+            "bluestore_allocated",
+            Gauge,
+            "al_b",
+            "bytes of the device that objects take",
+        ),
         ("bluestore", "bluestore_stored", Gauge, "st_b", "bytes in objects"),
         ("bluestore", "bluestore_compressed", Gauge, "c", "bytes of compressed data"),
-        ("bluestore", "bluestore_compressed_allocated", Gauge, "c_al", "bytes of the device that it takes"),
+        (
+            "bluestore",
+            "bluestore_compressed_allocated",
+            Gauge,
+            "c_al",
+            "bytes of the device that it takes",
+        ),
         ("bluestore", "bluestore_compressed_original", Gauge, "c_or", "bytes that it was before"),
     ]
 };
@@ -194,7 +222,8 @@ fn priority(name: &str) -> u8 {
     match name {
         "op" => 10,
         "op_latency" => 9,
-        "op_wip" | "op_in_bytes" | "op_out_bytes" | "op_r" | "op_w" | "subop_w" | "numpg" | "commit_latency" => 8,
+        "op_wip" | "op_in_bytes" | "op_out_bytes" | "op_r" | "op_w" | "subop_w" | "numpg"
+        | "commit_latency" => 8,
         _ => 5,
     }
 }

@@ -72,7 +72,8 @@ pub fn rotten(e: &StoreError, txn: &Transaction) -> Option<(HObject, Option<u64>
     match (e, txn.objects.as_slice()) {
         (StoreError::Checksum { object, offset }, _) => Some(((**object).clone(), Some(*offset))),
         (StoreError::Unreadable { object, .. }, _) => Some(((**object).clone(), None)),
-        // What lies beside the metadata is nobody's by name: only a transaction of one object can tell whose.
+        // What lies beside the metadata is nobody's by name: only a transaction of one object can
+        // tell whose.
         (StoreError::Io { action: "read", .. }, [one]) => Some((one.object.clone(), None)),
         _ => None,
     }
@@ -106,7 +107,12 @@ impl ObjectReader for StoreReader<'_> {
         Ok(self.read_with_crc(object, offset, length)?.0)
     }
 
-    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+    fn read_with_crc(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Bytes, Option<u32>), ReadError> {
         let here = |p: &&Piece| p.offset == offset && p.length == length && p.object == *object;
         if let Some(p) = self.fetched.iter().find(here) {
             return p.data.clone();
@@ -119,9 +125,11 @@ impl ObjectReader for StoreReader<'_> {
         match read? {
             Read::Ready(data) => Ok((data, None)),
             Read::Missing => Ok((Bytes::new(), None)),
-            Read::NotReady(_) => {
-                Err(ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
-            }
+            Read::NotReady(_) => Err(ReadError::NotReady(Prefetch(vec![Want::Data {
+                object: object.clone(),
+                offset,
+                length,
+            }]))),
         }
     }
 
@@ -129,8 +137,17 @@ impl ObjectReader for StoreReader<'_> {
         Ok(self.store.stat(object).map_err(|e| read_error(&e))?.map_or(0, |s| s.size))
     }
 
-    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
-        Ok(self.store.extents(object, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
+    fn extents(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, u64)>, ReadError> {
+        Ok(self
+            .store
+            .extents(object, offset, length)
+            .map_err(|e| read_error(&e))?
+            .unwrap_or_default())
     }
 
     fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError> {

@@ -1,10 +1,11 @@
 //! Reads that need the disk: in helper threads, within the memory for payloads.
 //!
 //! # Why nothing that was read is ever older than the store
-//! What a helper thread has read belongs to the request that asked ([`ReadKey`]) and to nobody else. The PG sees it only while
-//! it is told that the read is done ([`PgEvent::Ready`]), then it is gone, used or not; only if the PG then asks for more of the
-//! same object is it kept until that has come, too. A request that ends takes with it what is in hand for it. So nothing
-//! lies about that another reader could take.
+//! What a helper thread has read belongs to the request that asked ([`ReadKey`]) and to nobody
+//! else. The PG sees it only while it is told that the read is done ([`PgEvent::Ready`]), then it
+//! is gone, used or not; only if the PG then asks for more of the same object is it kept until that
+//! has come, too. A request that ends takes with it what is in hand for it. So nothing lies about
+//! that another reader could take.
 //!
 //! The request itself may have been overtaken: by a write, a recovery, a new interval. So each
 //! object that is being read, or of which something is in hand, counts the transactions submitted
@@ -85,12 +86,14 @@ impl Fetches {
         current
     }
 
-    /// The PG has seen these. What is of an object of which it wishes to read more is kept for that.
+    /// The PG has seen these. What is of an object of which it wishes to read more is kept for
+    /// that.
     fn seen(&mut self, id: SpgId, mut pieces: Vec<Piece>, wishes: &[PgEffect]) {
         for wish in wishes {
             let PgEffect::Prefetch(key, what) = wish else { continue };
-            let wanted =
-                |p: &Piece| what.0.iter().any(|w| matches!(w, Want::Data { object, .. } if *object == p.object));
+            let wanted = |p: &Piece| {
+                what.0.iter().any(|w| matches!(w, Want::Data { object, .. } if *object == p.object))
+            };
             let (kept, rest): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(wanted);
             pieces = rest;
             if !kept.is_empty() {
@@ -157,20 +160,25 @@ impl OsdCore {
     /// Reads ahead in a helper thread.
     pub(crate) fn prefetch(&mut self, id: SpgId, key: ReadKey, what: &Prefetch) {
         let Some(store) = &self.store else { return };
-        let plans = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }.plans(what);
+        let plans =
+            StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }
+                .plans(what);
         if plans.is_empty() {
             self.answer_pg(id, PgEvent::Ready(key));
             return;
         }
         self.perf.parked_reads += 1;
         self.reads.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
-        let begin = |(object, offset, length, plan)| (self.reads.fetches.begin(&object), object, offset, length, plan);
+        let begin = |(object, offset, length, plan)| {
+            (self.reads.fetches.begin(&object), object, offset, length, plan)
+        };
         let plans: Vec<_> = plans.into_iter().map(begin).collect();
         self.outside.work(Box::new(move || {
-            let read = |(of, object, offset, length, plan): (_, _, _, _, spirula_store::ReadPlan)| {
-                let data = plan.run_with_crc().map_err(|e| read_error(&e));
-                Piece { object, offset, length, data, of }
-            };
+            let read =
+                |(of, object, offset, length, plan): (_, _, _, _, spirula_store::ReadPlan)| {
+                    let data = plan.run_with_crc().map_err(|e| read_error(&e));
+                    Piece { object, offset, length, data, of }
+                };
             OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect())
         }));
     }
@@ -200,7 +208,8 @@ impl OsdCore {
             match &p.data {
                 Err(e) => self.bad.borrow_mut().note(&p.object, e),
                 Ok((data, _)) => {
-                    // No transaction has named the object since the read was planned: `take` has looked.
+                    // No transaction has named the object since the read was planned: `take` has
+                    // looked.
                     if let (Some(store), ReadKey::Op(_)) = (&self.store, key) {
                         store.keep(&p.object, p.offset, data);
                     }
@@ -219,7 +228,8 @@ impl OsdCore {
         self.reads.fetches.seen(id, pieces, wishes);
     }
 
-    /// A request needs no answer any more: what was read for it, or is still to be read, is of no use.
+    /// A request needs no answer any more: what was read for it, or is still to be read, is of no
+    /// use.
     pub(crate) fn reads_gone(&mut self, id: SpgId, op: OpId) {
         let key = ReadKey::Op(op);
         self.reads.fetches.forget(id, key);
@@ -237,7 +247,8 @@ impl OsdCore {
         loop {
             let next = {
                 let pool = self.outside.pool();
-                let (reading, budget, over) = (self.reads.reading, pool.budget() as u64, pool.over_budget());
+                let (reading, budget, over) =
+                    (self.reads.reading, pool.budget() as u64, pool.over_budget());
                 self.reads.release(|key| must_wait(key, reading, budget, over))
             };
             let Some((id, key, what)) = next else { return };
@@ -247,10 +258,11 @@ impl OsdCore {
     }
 }
 
-/// A quarter of the budget is for what helper threads are reading (`reading` bytes), the rest is what is in hand already
-/// (`over`: more than that). Recovery never waits, since writes that hold payloads may be waiting for it. Shards for
-/// another member's request wait for what is being read only, which ends whatever others do: the other member may hold payloads until
-/// it gets them, as we may hold ours until we get its.
+/// A quarter of the budget is for what helper threads are reading (`reading` bytes), the rest is
+/// what is in hand already (`over`: more than that). Recovery never waits, since writes that hold
+/// payloads may be waiting for it. Shards for another member's request wait for what is being read
+/// only, which ends whatever others do: the other member may hold payloads until it gets them, as
+/// we may hold ours until we get its.
 fn must_wait(key: ReadKey, reading: u64, budget: u64, over: bool) -> bool {
     let much = reading >= (budget / 4).max(LEAST_READING);
     match key {
@@ -280,7 +292,10 @@ mod tests {
     }
 
     fn asks(key: ReadKey, name: &'static str) -> PgEffect {
-        PgEffect::Prefetch(key, Prefetch(vec![Want::Data { object: object(name), offset: 9, length: 4 }]))
+        PgEffect::Prefetch(
+            key,
+            Prefetch(vec![Want::Data { object: object(name), offset: 9, length: 4 }]),
+        )
     }
 
     fn nothing_left(f: &Fetches) -> bool {
@@ -292,7 +307,9 @@ mod tests {
         let mut f = Fetches::default();
         let piece = read(&mut f, "a", 0);
         f.came(ID, ReadKey::Op(1), vec![piece]);
-        assert!(f.take(ID, ReadKey::Op(2)).is_empty() && f.take(ID, ReadKey::Recovery(1)).is_empty());
+        assert!(
+            f.take(ID, ReadKey::Op(2)).is_empty() && f.take(ID, ReadKey::Recovery(1)).is_empty()
+        );
         let seen = f.take(ID, ReadKey::Op(1));
         assert_eq!(seen.len(), 1);
         f.seen(ID, seen, &[asks(ReadKey::Op(1), "b"), PgEffect::Continue]);
@@ -357,8 +374,15 @@ mod tests {
             (0, true, [true, false, false]),
             (8 << 20, false, [false; 3]),
         ] {
-            assert_eq!([op, shard, recovery].map(|k| must_wait(k, reading, budget, over)), waits, "{reading} {over}");
+            assert_eq!(
+                [op, shard, recovery].map(|k| must_wait(k, reading, budget, over)),
+                waits,
+                "{reading} {over}"
+            );
         }
-        assert!(!must_wait(op, LEAST_READING - 1, 0, false) && must_wait(shard, LEAST_READING, 0, false));
+        assert!(
+            !must_wait(op, LEAST_READING - 1, 0, false)
+                && must_wait(shard, LEAST_READING, 0, false)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! What the OSD tells the manager, and when.
 //!
-//! State changes go out at once (at most every [`SOON`]), counters every [`PERIOD`], those of a pool with a quota every
-//! [`QUOTA_PERIOD`] while it is written to, since what is written before the cluster knows goes beyond it. A
-//! report carries only the PGs that changed since the last acknowledged one, or all.
+//! State changes go out at once (at most every [`SOON`]), counters every [`PERIOD`], those of a
+//! pool with a quota every [`QUOTA_PERIOD`] while it is written to, since what is written before
+//! the cluster knows goes beyond it. A report carries only the PGs that changed since the last
+//! acknowledged one, or all.
 
 use crate::maps::Maps;
 use crate::osd::OsdCore;
@@ -27,8 +28,9 @@ const SLOW: Duration = Duration::from_secs(30);
 /// A PG is reported again after so many epochs though nothing changed: the monitors keep the maps
 /// from the last epoch on in which every PG is known to have been clean.
 const REFRESH: Epoch = 100;
-/// A PG that says that it has purged snapshots says so again with a newer map after so long: what it said may have come to a manager
-/// that does not know since when they are removed, and it counts only from then on.
+/// A PG that says that it has purged snapshots says so again with a newer map after so long: what
+/// it said may have come to a manager that does not know since when they are removed, and it counts
+/// only from then on.
 const PURGED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Everything a report is made of.
@@ -63,8 +65,8 @@ pub struct Reporter {
     was_full: bool,
     /// A pool with a quota was written to.
     towards_quota: bool,
-    /// A request got no answer because the store is full, and no map has said so yet: reported as full until one
-    /// does, for the client sends it again only after a map that said so.
+    /// A request got no answer because the store is full, and no map has said so yet: reported as
+    /// full until one does, for the client sends it again only after a map that said so.
     owes_full: bool,
     last: Duration,
     purged_again: Duration,
@@ -84,7 +86,8 @@ impl Reporter {
         self.unacked.clear();
     }
 
-    /// A PG's state may have changed. Only a new one is urgent; counters are looked at when a report is made.
+    /// A PG's state may have changed. Only a new one is urgent; counters are looked at when a
+    /// report is made.
     pub fn pg_changed(&mut self, id: SpgId, state: PgState) {
         self.changed.insert(id.pg);
         if self.states.insert(id, state) != Some(state) {
@@ -170,10 +173,14 @@ impl Reporter {
         if again {
             self.purged_again = now + PURGED_AGAIN;
         }
-        let purged = |p: &Pg| again && p.has_reported_purges() && p.reported_epoch() < f.maps.epoch();
-        let news = |id: &SpgId, p: &Pg| full || changed.contains(&id.pg) || p.has_news() || old(p) || purged(p);
+        let purged =
+            |p: &Pg| again && p.has_reported_purges() && p.reported_epoch() < f.maps.epoch();
+        let news = |id: &SpgId, p: &Pg| {
+            full || changed.contains(&id.pg) || p.has_news() || old(p) || purged(p)
+        };
         let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && news(id, p));
-        let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (id.pg, to_vec(&p.stat(wall)).into())).collect();
+        let pgs: BTreeMap<PgId, Bytes> =
+            chosen.map(|(id, p)| (id.pg, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());
         let s = &f.statfs;
         let pool_space = |s: &PoolSpace| StoreStatfs {
@@ -184,7 +191,8 @@ impl Reporter {
             data_compressed_original: s.compressed_original as i64,
             ..StoreStatfs::default()
         };
-        let pool_statfs: BTreeMap<i64, StoreStatfs> = f.pools.iter().map(|(p, s)| (*p, pool_space(s))).collect();
+        let pool_statfs: BTreeMap<i64, StoreStatfs> =
+            f.pools.iter().map(|(p, s)| (*p, pool_space(s))).collect();
         let mut compressed = StoreStatfs::default();
         pool_statfs.values().for_each(|s| compressed.add(s));
         let stat = OsdStatReport {

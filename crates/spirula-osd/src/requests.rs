@@ -1,7 +1,7 @@
 //! The requests that are on their way, by their numbers.
 //!
-//! Numbers are given in the order in which requests come and are never used again. What the OSD asks of its own PGs (sources of
-//! copies) has numbers of the same kind.
+//! Numbers are given in the order in which requests come and are never used again. What the OSD
+//! asks of its own PGs (sources of copies) has numbers of the same kind.
 
 use crate::osd::Pending;
 use spirula_pg::OpId;

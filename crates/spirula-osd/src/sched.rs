@@ -2,11 +2,12 @@
 //!
 //! A PG takes part in recovery only under a reservation, of which an OSD gives few at a time
 //! (`osd_max_backfills`). Each piece of work — an object recovered, a chunk scrubbed, a batch of a
-//! stray copy's objects deleted, some objects trimmed — begins in a turn. Turns go to recovery first, then to
-//! deletion, then to trimming, then to scrub, within a class to pools of a higher `recovery_op_priority` or
-//! `scrub_priority` first and else in the order they were asked for, as far as the clients'
-//! latency allows ([`crate::pace`]). But what frees space, deletion and trimming, has every fifth turn beside recovery, which takes
-//! space and may go on for days. An object that a client waits for needs no turn.
+//! stray copy's objects deleted, some objects trimmed — begins in a turn. Turns go to recovery
+//! first, then to deletion, then to trimming, then to scrub, within a class to pools of a higher
+//! `recovery_op_priority` or `scrub_priority` first and else in the order they were asked for, as
+//! far as the clients' latency allows ([`crate::pace`]). But what frees space, deletion and
+//! trimming, has every fifth turn beside recovery, which takes space and may go on for days. An
+//! object that a client waits for needs no turn.
 
 use crate::osd::OsdCore;
 use crate::pace::{HANGS, Limit, Pacer};
@@ -34,7 +35,8 @@ const TRIMS: usize = 8;
 /// Bytes of an object sent at a time without clients, and beside them.
 const PIECES: (u64, u64) = (4 << 20, 1 << 20);
 
-/// Priorities of pools that have none of their own, as Ceph's `osd_recovery_op_priority` and `osd_scrub_priority` have them.
+/// Priorities of pools that have none of their own, as Ceph's `osd_recovery_op_priority` and
+/// `osd_scrub_priority` have them.
 const OF_RECOVERY: i64 = 3;
 const OF_SCRUBS: i64 = 5;
 
@@ -66,7 +68,8 @@ impl RecoveryOptions {
         };
         let of_kind = format!("osd_recovery_max_active_{kind}");
         let all = count("osd_recovery_max_active").filter(|n| *n > 0);
-        let sleep = seconds("osd_recovery_sleep").max(seconds(&format!("osd_recovery_sleep_{kind}")));
+        let sleep =
+            seconds("osd_recovery_sleep").max(seconds(&format!("osd_recovery_sleep_{kind}")));
         Self {
             max_backfills: count("osd_max_backfills").unwrap_or(1).max(1),
             max_active: all.or(count(&of_kind)).unwrap_or(10).max(1),
@@ -111,7 +114,8 @@ pub(crate) struct Scheduler {
     /// Bytes of an object, lately.
     object_bytes: u64,
     given: BTreeMap<&'static str, u64>,
-    /// Turns that recovery has had since something that frees space had one, while such work was there to be done.
+    /// Turns that recovery has had since something that frees space had one, while such work was
+    /// there to be done.
     passed_over: u32,
 }
 
@@ -125,8 +129,9 @@ fn is_backfill(r: &Reservation) -> bool {
     }
 }
 
-/// Whose turn it is: of the PGs that may have one, each with its place in the queue, what it wants it for and its pool's
-/// priority for that. `passed_over`: recovery has had as many turns as it may have before something that frees space has one.
+/// Whose turn it is: of the PGs that may have one, each with its place in the queue, what it wants
+/// it for and its pool's priority for that. `passed_over`: recovery has had as many turns as it may
+/// have before something that frees space has one.
 fn first(
     may: impl Iterator<Item = (usize, Option<TurnKind>, i64)>,
     passed_over: bool,
@@ -180,7 +185,10 @@ impl Scheduler {
     }
 
     /// Whose turn it is ([`first`]); it counts as given.
-    fn choose(&mut self, wanted: &[(usize, Option<TurnKind>, i64)]) -> Option<(usize, Option<TurnKind>)> {
+    fn choose(
+        &mut self,
+        wanted: &[(usize, Option<TurnKind>, i64)],
+    ) -> Option<(usize, Option<TurnKind>)> {
         let (at, kind) = first(wanted.iter().copied(), self.passed_over >= RECOVERY_IN_TURN)?;
         let frees_space = wanted.iter().any(|(_, k, _)| k.is_some_and(frees));
         if let Some(k) = kind {
@@ -210,8 +218,13 @@ impl Scheduler {
         self.pacer.worked(bytes);
     }
 
-    /// Age of the oldest request that has not hung for long; `waiting` are those from [`Self::hung`] on with when they came, in order.
-    fn oldest(&mut self, now: Duration, waiting: impl Iterator<Item = (OpId, Duration)>) -> Option<Duration> {
+    /// Age of the oldest request that has not hung for long; `waiting` are those from
+    /// [`Self::hung`] on with when they came, in order.
+    fn oldest(
+        &mut self,
+        now: Duration,
+        waiting: impl Iterator<Item = (OpId, Duration)>,
+    ) -> Option<Duration> {
         for (op, begun) in waiting {
             let age = now.saturating_sub(begun);
             if age < HANGS {
@@ -227,13 +240,21 @@ impl Scheduler {
         !self.granted.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Gives reservations that are free. The higher priority first, then recovery by the log before backfill.
+    /// Gives reservations that are free. The higher priority first, then recovery by the log before
+    /// backfill.
     fn grant(&mut self) {
         for local in [true, false] {
-            while self.granted.iter().filter(|(_, r)| is_local(r) == local).count() < self.options.max_backfills {
-                let of_side = self.waiting.iter().enumerate().filter(|(_, w)| is_local(&w.what) == local);
-                let key = |i: usize, w: &Waiting| (std::cmp::Reverse(w.priority), is_backfill(&w.what), i);
-                let Some(at) = of_side.min_by_key(|(i, w)| key(*i, w)).map(|(i, _)| i) else { break };
+            while self.granted.iter().filter(|(_, r)| is_local(r) == local).count()
+                < self.options.max_backfills
+            {
+                let of_side =
+                    self.waiting.iter().enumerate().filter(|(_, w)| is_local(&w.what) == local);
+                let key = |i: usize, w: &Waiting| {
+                    (std::cmp::Reverse(w.priority), is_backfill(&w.what), i)
+                };
+                let Some(at) = of_side.min_by_key(|(i, w)| key(*i, w)).map(|(i, _)| i) else {
+                    break;
+                };
                 let Some(w) = self.waiting.remove(at) else { break };
                 self.granted.push((w.pg, w.what));
                 self.ready.push_back((w.pg, PgEvent::Reserved(w.what)));
@@ -246,7 +267,9 @@ impl Scheduler {
         let judged = (UNDER_WAY_BYTES / self.object_bytes.max(1)) as usize;
         let most = match self.options.max_active_set {
             true => self.options.max_active,
-            false => judged.clamp(self.options.max_active, UNDER_WAY_MAX.max(self.options.max_active)),
+            false => {
+                judged.clamp(self.options.max_active, UNDER_WAY_MAX.max(self.options.max_active))
+            }
         };
         self.pacer.width(most, self.object_bytes + OBJECT_COST)
     }
@@ -300,10 +323,15 @@ impl Scheduler {
                 .collect();
             let mut queues: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
             for w in self.waiting.iter().filter(|w| is_local(&w.what) == local) {
-                queues.entry(w.priority).or_default().push(json!({"item": w.pg.to_string(), "prio": w.priority}));
+                queues
+                    .entry(w.priority)
+                    .or_default()
+                    .push(json!({"item": w.pg.to_string(), "prio": w.priority}));
             }
-            let queues: Vec<Value> =
-                queues.into_iter().map(|(p, items)| json!({"priority": p, "items": items})).collect();
+            let queues: Vec<Value> = queues
+                .into_iter()
+                .map(|(p, items)| json!({"priority": p, "items": items}))
+                .collect();
             json!({"max_allowed": self.options.max_backfills, "min_priority": 0, "queues": queues, "in_progress": held})
         };
         json!({"local_reservations": side(true), "remote_reservations": side(false)})
@@ -322,7 +350,8 @@ fn kind(r: &Reservation) -> &'static str {
 impl OsdCore {
     pub(crate) fn reserve(&mut self, id: SpgId, what: Reservation) {
         let pool = self.maps.map().and_then(|m| m.pools.get(&id.pg.pool));
-        let of_pool = pool.and_then(|p| p.opts.int(opt::RECOVERY_PRIORITY)).unwrap_or(0).clamp(-10, 10);
+        let of_pool =
+            pool.and_then(|p| p.opts.int(opt::RECOVERY_PRIORITY)).unwrap_or(0).clamp(-10, 10);
         let forced = self.pgs.get(&id).is_some_and(|p| p.is_forced(is_backfill(&what)));
         let priority = if forced { 255 } else { of_pool };
         let full = match what {
@@ -340,24 +369,29 @@ impl OsdCore {
     pub(crate) fn unreserve(&mut self, id: SpgId, what: Reservation) {
         self.sched.granted.retain(|g| *g != (id, what));
         self.sched.waiting.retain(|w| (w.pg, w.what) != (id, what));
-        self.sched.ready.retain(|(pg, e)| *pg != id || !matches!(e, PgEvent::Reserved(r) if *r == what));
+        self.sched
+            .ready
+            .retain(|(pg, e)| *pg != id || !matches!(e, PgEvent::Reserved(r) if *r == what));
         self.sched.grant();
     }
 
-    /// A full disk has no room for what a PG is to receive, be it from its primary, or as a primary that lacks objects itself.
+    /// A full disk has no room for what a PG is to receive, be it from its primary, or as a primary
+    /// that lacks objects itself.
     fn has_no_room_for(&self, id: SpgId, what: Reservation, full: bool) -> bool {
         full && self.pgs.get(&id).is_none_or(|p| p.takes_space(&what))
     }
 
-    /// Ends what we take part in, and what fills our own disk, when there is no room left for it: backfill above
-    /// `backfillfull_ratio` as in Ceph, recovery by the log when nothing that grows is written any more.
+    /// Ends what we take part in, and what fills our own disk, when there is no room left for it:
+    /// backfill above `backfillfull_ratio` as in Ceph, recovery by the log when nothing that grows
+    /// is written any more.
     pub(crate) fn refuse_when_full(&mut self) {
         let full = |what: &Reservation| match what {
             Reservation::Remote { backfill: true, .. } => self.is_too_full(true),
             _ => self.is_failsafe_full(),
         };
         let ends = |(id, what): &(SpgId, Reservation)| self.has_no_room_for(*id, *what, full(what));
-        let ended: Vec<(SpgId, Reservation)> = self.sched.granted.iter().copied().filter(ends).collect();
+        let ended: Vec<(SpgId, Reservation)> =
+            self.sched.granted.iter().copied().filter(ends).collect();
         for (id, what) in ended {
             self.unreserve(id, what);
             self.feed_pg(id, PgEvent::Refused(what));
@@ -395,7 +429,8 @@ impl OsdCore {
         }
         let now = self.now.mono;
         let local = self.sched.granted.iter().filter(|(_, r)| is_local(r));
-        let under_way: usize = local.filter_map(|(pg, _)| self.pgs.get(pg)).map(|p| p.recovering()).sum();
+        let under_way: usize =
+            local.filter_map(|(pg, _)| self.pgs.get(pg)).map(|p| p.recovering()).sum();
         let room = self.sched.width().saturating_sub(under_way);
         let s = &self.sched;
         let kind = |pg: &SpgId| self.pgs.get(pg).and_then(|p| p.turn_kind());
@@ -408,14 +443,18 @@ impl OsdCore {
         };
         let map = self.maps.map();
         let priority = |pg: &SpgId, k: Option<TurnKind>| {
-            let of_pool = |key| map.and_then(|m| m.pools.get(&pg.pg.pool)).and_then(|p| p.opts.int(key));
+            let of_pool =
+                |key| map.and_then(|m| m.pools.get(&pg.pg.pool)).and_then(|p| p.opts.int(key));
             match k {
-                Some(TurnKind::Recovery) => of_pool(opt::RECOVERY_OP_PRIORITY).unwrap_or(OF_RECOVERY),
+                Some(TurnKind::Recovery) => {
+                    of_pool(opt::RECOVERY_OP_PRIORITY).unwrap_or(OF_RECOVERY)
+                }
                 Some(TurnKind::Scrub) => of_pool(opt::SCRUB_PRIORITY).unwrap_or(OF_SCRUBS),
                 Some(TurnKind::Removal | TurnKind::Trim) | None => 0,
             }
         };
-        let wanted = s.turns.iter().enumerate().map(|(i, pg)| (i, pg, kind(pg))).filter(|(.., k)| may(*k));
+        let wanted =
+            s.turns.iter().enumerate().map(|(i, pg)| (i, pg, kind(pg))).filter(|(.., k)| may(*k));
         let wanted: Vec<_> = wanted.map(|(i, pg, k)| (i, k, priority(pg, k))).collect();
         let (at, kind) = self.sched.choose(&wanted)?;
         let pg = self.sched.turns.remove(at)?;
@@ -504,11 +543,16 @@ mod tests {
     fn turns_go_by_class_then_by_the_pools_priority_then_in_order() {
         use TurnKind::{Recovery, Removal, Scrub};
         let of = |all: &[(Option<TurnKind>, i64)], passed_over: bool| {
-            first(all.iter().enumerate().map(|(i, (k, p))| (i, *k, *p)), passed_over).map(|(at, _)| at)
+            first(all.iter().enumerate().map(|(i, (k, p))| (i, *k, *p)), passed_over)
+                .map(|(at, _)| at)
         };
         let turn = |all: &[(Option<TurnKind>, i64)]| of(all, false);
         let (r, s) = (Some(Recovery), Some(Scrub));
-        assert_eq!(turn(&[(s, 9), (r, 3), (r, 3)]), Some(1), "recovery goes before scrubs whatever their priority");
+        assert_eq!(
+            turn(&[(s, 9), (r, 3), (r, 3)]),
+            Some(1),
+            "recovery goes before scrubs whatever their priority"
+        );
         assert_eq!(turn(&[(r, 3), (r, 7), (r, 7)]), Some(1));
         assert_eq!(turn(&[(s, 5), (s, 1), (s, 6)]), Some(2));
         assert_eq!(turn(&[(s, 63), (Some(Removal), 0)]), Some(1));
@@ -517,10 +561,14 @@ mod tests {
         // What frees space is not passed over for ever, the oldest of it.
         let trim = Some(TurnKind::Trim);
         let mut sched = scheduler();
-        let given: Vec<_> =
-            (0..20).filter_map(|_| sched.choose(&[(0, r, 3), (1, trim, 0)])).map(|(at, _)| at).collect();
+        let given: Vec<_> = (0..20)
+            .filter_map(|_| sched.choose(&[(0, r, 3), (1, trim, 0)]))
+            .map(|(at, _)| at)
+            .collect();
         assert_eq!(given, [0, 0, 0, 0, 1].repeat(4));
-        (0..9).for_each(|_| assert_eq!(sched.choose(&[(0, r, 3)]), Some((0, r)), "nobody is passed over"));
+        (0..9).for_each(|_| {
+            assert_eq!(sched.choose(&[(0, r, 3)]), Some((0, r)), "nobody is passed over")
+        });
         assert_eq!(sched.choose(&[(0, r, 3), (1, trim, 0)]), Some((0, r)));
         assert_eq!(turn(&[(r, 3), (trim, 0), (Some(Removal), 0)]), Some(0));
         assert_eq!(of(&[(r, 3), (trim, 0), (Some(Removal), 0)], true), Some(1));
@@ -532,7 +580,9 @@ mod tests {
         let mut s = scheduler();
         let at = Duration::from_secs;
         let ops = BTreeMap::from([(4, at(100)), (5, at(101)), (9, at(108))]);
-        let from = |s: &Scheduler| ops.range(s.hung..).map(|(o, t)| (*o, *t)).collect::<Vec<_>>().into_iter();
+        let from = |s: &Scheduler| {
+            ops.range(s.hung..).map(|(o, t)| (*o, *t)).collect::<Vec<_>>().into_iter()
+        };
         let waiting = from(&s);
         assert_eq!(s.oldest(at(109), waiting), Some(at(9)));
         let waiting = from(&s);
@@ -546,12 +596,18 @@ mod tests {
     fn options_have_cephs_names_and_the_devices_kind_decides() {
         let mut settings = Settings::default();
         let ssd = RecoveryOptions::of(&settings, "ssd");
-        assert_eq!((ssd.max_active, ssd.max_active_set, ssd.recovery_sleep), (10, false, Duration::ZERO));
+        assert_eq!(
+            (ssd.max_active, ssd.max_active_set, ssd.recovery_sleep),
+            (10, false, Duration::ZERO)
+        );
         assert_eq!(RecoveryOptions::of(&settings, "hdd").max_active, 3);
         settings.set(Source::Mon, "osd_recovery_max_active", "5").unwrap();
         settings.set(Source::Mon, "osd_recovery_sleep", "0.25").unwrap();
         let k = RecoveryOptions::of(&settings, "hdd");
-        assert_eq!((k.max_active, k.max_active_set, k.recovery_sleep), (5, true, Duration::from_millis(250)));
+        assert_eq!(
+            (k.max_active, k.max_active_set, k.recovery_sleep),
+            (5, true, Duration::from_millis(250))
+        );
     }
 
     #[test]

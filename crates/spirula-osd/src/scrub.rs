@@ -1,4 +1,5 @@
-//! Scrubs of one OSD: when they are due (`osd_scrub_…`), few at a time (`osd_max_scrubs`), and the maps of what is stored.
+//! Scrubs of one OSD: when they are due (`osd_scrub_…`), few at a time (`osd_max_scrubs`), and the
+//! maps of what is stored.
 //!
 //! A map is made in small steps between other events: names, attributes and omap pages here,
 //! data by a helper thread, one piece after the other, past every cache.
@@ -85,7 +86,8 @@ struct ScrubOptions {
     deep_every: f64,
     /// After this much a shallow scrub is late, whatever the hour.
     at_most: f64,
-    /// Hours of the day in which scrubs may begin, from the first up to before the second; the same twice for any.
+    /// Hours of the day in which scrubs may begin, from the first up to before the second; the same
+    /// twice for any.
     hours: (u32, u32),
     /// Days of the week (0 and 7 are Sunday), in the same way.
     days: (u32, u32),
@@ -103,8 +105,12 @@ const DEEP_EVERY: (&str, f64) = ("osd_deep_scrub_interval", 604_800.0);
 fn large_omap(settings: &Settings) -> LargeOmap {
     let common = LargeOmap::default();
     LargeOmap {
-        keys: settings.number("osd_deep_scrub_large_omap_object_key_threshold").unwrap_or(common.keys),
-        bytes: settings.number("osd_deep_scrub_large_omap_object_value_sum_threshold").unwrap_or(common.bytes),
+        keys: settings
+            .number("osd_deep_scrub_large_omap_object_key_threshold")
+            .unwrap_or(common.keys),
+        bytes: settings
+            .number("osd_deep_scrub_large_omap_object_value_sum_threshold")
+            .unwrap_or(common.bytes),
     }
 }
 
@@ -120,7 +126,10 @@ impl ScrubOptions {
             deep_every: seconds(DEEP_EVERY),
             at_most: seconds(AT_MOST),
             hours: (number("osd_scrub_begin_hour", 24) % 24, number("osd_scrub_end_hour", 24) % 24),
-            days: (number("osd_scrub_begin_week_day", 7) % 7, number("osd_scrub_end_week_day", 7) % 7),
+            days: (
+                number("osd_scrub_begin_week_day", 7) % 7,
+                number("osd_scrub_end_week_day", 7) % 7,
+            ),
             during_recovery: s.is_on("osd_scrub_during_recovery"),
             auto_repair: s.is_on("osd_scrub_auto_repair"),
         }
@@ -153,7 +162,8 @@ impl Due {
         let (last, last_deep) = (last.as_secs_f64(), last_deep.as_secs_f64());
         Self {
             shallow: last + every(opt::SCRUB_MIN_INTERVAL, k.every) * (1.0 + 0.5 * spread(pg, 1)),
-            deep: last_deep + every(opt::DEEP_SCRUB_INTERVAL, k.deep_every) * (1.0 + 0.15 * spread(pg, 2)),
+            deep: last_deep
+                + every(opt::DEEP_SCRUB_INTERVAL, k.deep_every) * (1.0 + 0.15 * spread(pg, 2)),
             late: last + every(opt::SCRUB_MAX_INTERVAL, k.at_most),
         }
     }
@@ -193,8 +203,11 @@ impl OsdCore {
     /// The manager passes on an order.
     pub(crate) fn scrub_ordered(&mut self, o: OsdScrub) {
         let led = self.pgs.iter().filter(|(_, p)| p.is_primary()).map(|(id, _)| *id);
-        let pgs: Vec<SpgId> =
-            if o.pgs.is_empty() { led.collect() } else { o.pgs.iter().filter_map(|pg| self.led(*pg)).collect() };
+        let pgs: Vec<SpgId> = if o.pgs.is_empty() {
+            led.collect()
+        } else {
+            o.pgs.iter().filter_map(|pg| self.led(*pg)).collect()
+        };
         for pg in pgs {
             let order = Order { pg, deep: o.deep || o.repair, repair: o.repair };
             if !self.scrubs.orders.contains(&order) && self.scrubs.orders.len() < ORDERS_MAX {
@@ -217,7 +230,8 @@ impl OsdCore {
         }
         let running = &self.scrubs.running;
         let ready = |pgs: &BTreeMap<SpgId, Pg>, pg: SpgId| {
-            !running.contains_key(&pg) && pgs.get(&pg).is_some_and(|p| p.is_primary() && p.scrub_stamps().is_some())
+            !running.contains_key(&pg)
+                && pgs.get(&pg).is_some_and(|p| p.is_primary() && p.scrub_stamps().is_some())
         };
         // An order waits until its PG is clean; one for a PG that is elsewhere by now goes.
         self.scrubs.orders.retain(|o| self.pgs.get(&o.pg).is_some_and(Pg::is_primary));
@@ -229,7 +243,10 @@ impl OsdCore {
         if let Some((order, asked)) = next {
             self.scrubs.running.insert(order.pg, (order, asked));
             let large = large_omap(&self.cfg.settings);
-            self.feed_pg(order.pg, PgEvent::Scrub { deep: order.deep, repair: order.repair, large });
+            self.feed_pg(
+                order.pg,
+                PgEvent::Scrub { deep: order.deep, repair: order.repair, large },
+            );
         }
     }
 
@@ -245,7 +262,9 @@ impl OsdCore {
         let (now, allowed) = (now.as_secs_f64(), k.allows(hour, day));
         let mut best: Option<(f64, Order)> = None;
         for (id, pg) in &self.pgs {
-            let (Some(stamps), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pg.pool)) else { continue };
+            let (Some(stamps), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pg.pool)) else {
+                continue;
+            };
             if self.scrubs.running.contains_key(id) {
                 continue;
             }
@@ -256,8 +275,10 @@ impl OsdCore {
             let no_deep = held(flags::NODEEP_SCRUB) || p.flags & pool::flag::NODEEP_SCRUB != 0;
             let no_shallow = held(flags::NOSCRUB) || p.flags & pool::flag::NOSCRUB != 0;
             let order = |deep| Order { pg: *id, deep, repair: deep && k.auto_repair };
-            let no_deep = no_deep || self.scrubs.unread.get(id).is_some_and(|until| self.now.mono < *until);
-            for (at, deep, barred) in [(due.deep, true, no_deep), (due.shallow, false, no_shallow)] {
+            let no_deep =
+                no_deep || self.scrubs.unread.get(id).is_some_and(|until| self.now.mono < *until);
+            for (at, deep, barred) in [(due.deep, true, no_deep), (due.shallow, false, no_shallow)]
+            {
                 if !barred && now > at && best.as_ref().is_none_or(|(b, _)| at < *b) {
                     best = Some((at, order(deep)));
                 }
@@ -274,8 +295,12 @@ impl OsdCore {
 
     /// When each PG that this OSD leads is to be scrubbed, for `tell osd.N dump_scrubs`.
     pub(crate) fn dump_scrubs(&self) -> Value {
-        let (k, Some(map)) = (ScrubOptions::of(&self.cfg.settings), self.maps.map()) else { return json!([]) };
-        let at = |seconds: f64| UTime { sec: seconds.clamp(0.0, f64::from(u32::MAX)) as u32, nsec: 0 }.to_iso();
+        let (k, Some(map)) = (ScrubOptions::of(&self.cfg.settings), self.maps.map()) else {
+            return json!([]);
+        };
+        let at = |seconds: f64| {
+            UTime { sec: seconds.clamp(0.0, f64::from(u32::MAX)) as u32, nsec: 0 }.to_iso()
+        };
         let rows = self.pgs.iter().filter_map(|(id, pg)| {
             let due = Due::new(id.pg, pg.scrub_stamps()?, &map.pools.get(&id.pg.pool)?.opts, &k);
             let ordered = self.scrubs.orders.iter().any(|o| o.pg == *id);
@@ -306,7 +331,14 @@ impl OsdCore {
 
     // ---- maps ----
 
-    pub(crate) fn scrub_scan(&mut self, pg: SpgId, seq: u64, from: HObject, to: HObject, deep: bool) {
+    pub(crate) fn scrub_scan(
+        &mut self,
+        pg: SpgId,
+        seq: u64,
+        from: HObject,
+        to: HObject,
+        deep: bool,
+    ) {
         // Its primary asks anew: it does not wait for an older one any more.
         self.scrubs.scans.retain(|s| s.pg != pg);
         if self.scrubs.job.as_ref().is_some_and(|j| j.scan.pg == pg) {
@@ -322,11 +354,9 @@ impl OsdCore {
         }
         let Some(scan) = self.scrubs.scans.pop_front() else { return };
         let Some(store) = &self.store else { return };
-        let listed = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }.list(
-            &scan.from,
-            &scan.to,
-            usize::MAX,
-        );
+        let listed =
+            StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }
+                .list(&scan.from, &scan.to, usize::MAX);
         let failed = listed.is_err();
         if let Err(e) = &listed {
             tracing::error!("pg {}: list objects for scrub: {e}", scan.pg);
@@ -362,7 +392,8 @@ impl OsdCore {
                 }
             }
         }
-        let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
+        let reader =
+            StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
         let Some(object) = j.left.front().cloned() else {
             let Some(j) = self.scrubs.job.take() else { return };
             let map = (!j.failed).then_some(j.map);
@@ -378,7 +409,12 @@ impl OsdCore {
         };
         if j.scan.deep && !p.copy.read_error {
             if let Some(from) = p.omap_from.take() {
-                let range = OmapRange { from: &from, until: None, max_entries: OMAP_PAGE.0, max_bytes: OMAP_PAGE.1 };
+                let range = OmapRange {
+                    from: &from,
+                    until: None,
+                    max_entries: OMAP_PAGE.0,
+                    max_bytes: OMAP_PAGE.1,
+                };
                 match reader.omap_range(&object, range) {
                     Ok(page) => {
                         for (k, v) in &page.entries {
@@ -398,10 +434,15 @@ impl OsdCore {
             if p.offset < p.copy.size {
                 match store.read_uncached(&object, p.offset, PIECE.min(p.copy.size - p.offset)) {
                     Ok(Read::NotReady(plan)) => {
-                        self.outside.work(Box::new(move || OsdEvent::ScrubStep(job, Some(plan.run()))));
+                        self.outside
+                            .work(Box::new(move || OsdEvent::ScrubStep(job, Some(plan.run()))));
                     }
-                    Ok(Read::Ready(data)) => self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(data)))),
-                    Ok(Read::Missing) => self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(Bytes::new())))),
+                    Ok(Read::Ready(data)) => {
+                        self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(data))))
+                    }
+                    Ok(Read::Missing) => {
+                        self.outside.later(OsdEvent::ScrubStep(job, Some(Ok(Bytes::new()))))
+                    }
                     Err(e) => self.outside.later(OsdEvent::ScrubStep(job, Some(Err(e)))),
                 }
                 return;
@@ -453,7 +494,12 @@ mod tests {
             s.set(spirula_settings::Source::Mon, name, value).unwrap();
         }
         let night = ScrubOptions::of(&s);
-        assert!(night.allows(22, 3) && night.allows(5, 3) && !night.allows(6, 3) && !night.allows(12, 3));
+        assert!(
+            night.allows(22, 3)
+                && night.allows(5, 3)
+                && !night.allows(6, 3)
+                && !night.allows(12, 3)
+        );
         let weekend = ScrubOptions { hours: (0, 0), days: (6, 1), ..night };
         assert!(weekend.allows(1, 6) && weekend.allows(1, 0) && !weekend.allows(1, 1));
         // Saturday, 21 November 2026, 18:41 UTC.
@@ -467,7 +513,10 @@ mod tests {
         let stamp = |sec| UTime { sec, nsec: 0 };
         let due = Due::new(pg, (stamp(1_000_000), stamp(900_000)), &PoolOpts::default(), &k);
         assert!((1_086_400.0..1_129_600.0).contains(&due.shallow), "{due:?}");
-        assert!((1_504_800.0..1_595_520.0).contains(&due.deep) && due.late == 1_604_800.0, "{due:?}");
+        assert!(
+            (1_504_800.0..1_595_520.0).contains(&due.deep) && due.late == 1_604_800.0,
+            "{due:?}"
+        );
         let mut opts = PoolOpts::default();
         opts.0.insert(opt::SCRUB_MIN_INTERVAL, PoolOptValue::Double(10.0));
         let soon = Due::new(pg, (stamp(1_000_000), stamp(900_000)), &opts, &k);

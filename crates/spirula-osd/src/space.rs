@@ -27,8 +27,9 @@ fn is_above(s: &Statfs, ratio: f64) -> bool {
     s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64
 }
 
-/// The space when the copies hold the bytes that are due, and nothing old besides. In what is due, what clones share counts
-/// once: so it must in what is here, or each snapshot would pass for something old.
+/// The space when the copies hold the bytes that are due, and nothing old besides. In what is due,
+/// what clones share counts once: so it must in what is here, or each snapshot would pass for
+/// something old.
 fn when_whole(mut s: Statfs, due: u64) -> Statfs {
     let old = u128::from(s.packed.saturating_sub(due));
     let freed = old * u128::from(s.used) / u128::from(s.packed.max(1));
@@ -43,8 +44,8 @@ pub(crate) fn is_failsafe_full(store: &Store, waits: bool) -> bool {
 
 impl OsdCore {
     /// Space of the store as it is reported: some is kept back for what is on its way when
-    /// the cluster learns that it is full, and for deleting. What lies beside the data space counts, too, so
-    /// that what is used is what the host's disk has of it.
+    /// the cluster learns that it is full, and for deleting. What lies beside the data space
+    /// counts, too, so that what is used is what the host's disk has of it.
     pub fn space(&self) -> Option<Statfs> {
         Some(offered(self.store.as_ref()?, self.waits.any_for_room()))
     }
@@ -75,17 +76,21 @@ impl OsdCore {
         self.is_above(FAILSAFE_RATIO)
     }
 
-    /// Is a member of the PG so full? Its disk may be smaller than ours; a write that it has no room for would stop it.
+    /// Is a member of the PG so full? Its disk may be smaller than ours; a write that it has no
+    /// room for would stop it.
     pub(crate) fn has_full_member(&self, pg: PgId) -> bool {
-        let Some(map) = self.maps.map().filter(|_| !self.full_peers.is_empty()) else { return false };
+        let Some(map) = self.maps.map().filter(|_| !self.full_peers.is_empty()) else {
+            return false;
+        };
         let placed = map.pg_to_up_acting(pg);
         placed.up.iter().chain(&placed.acting).any(|o| self.full_peers.contains(o))
     }
 
     /// Too full to be the target of a backfill, or of recovery by the log?
     ///
-    /// A backfill is judged by how full the OSD will be when its copies hold what they should. One that was away while most was
-    /// deleted comes back full of what the backfill alone takes away: judged by what it has, it would wait for ever.
+    /// A backfill is judged by how full the OSD will be when its copies hold what they should. One
+    /// that was away while most was deleted comes back full of what the backfill alone takes away:
+    /// judged by what it has, it would wait for ever.
     pub(crate) fn is_too_full(&self, backfill: bool) -> bool {
         if !backfill {
             return self.is_full();
@@ -133,11 +138,13 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
     o
 }
 
-/// Does a request take space (or may it)? One that `tries` (FULL_TRY, as what removes images does) calls methods that bring next to
-/// nothing on a full OSD, too.
+/// Does a request take space (or may it)? One that `tries` (FULL_TRY, as what removes images does)
+/// calls methods that bring next to nothing on a full OSD, too.
 pub(crate) fn grows(ops: &[OsdOp], tries: bool) -> bool {
     ops.iter().any(|o| match o.op {
-        op::CALL => exec::called(o).is_some_and(|(class, m)| m.flags.write && (!tries || class.brings(m))),
+        op::CALL => {
+            exec::called(o).is_some_and(|(class, m)| m.flags.write && (!tries || class.brings(m)))
+        }
         op::WRITE
         | op::WRITEFULL
         | op::APPEND

@@ -20,7 +20,8 @@ impl Committing {
         self.0.push_back((seq, id, token, at));
     }
 
-    /// Takes the next that is durable if all up to `seq` are: whose it is, its token, and when it was submitted.
+    /// Takes the next that is durable if all up to `seq` are: whose it is, its token, and when it
+    /// was submitted.
     fn next_of(&mut self, seq: u64) -> Option<(SpgId, Token, Duration)> {
         self.0.pop_front_if(|(s, ..)| *s <= seq).map(|(_, id, token, at)| (id, token, at))
     }

@@ -135,7 +135,8 @@ const ABSENT: &[(&str, &str, &str)] = &[
     (
         "debug dump_missing",
         " name=filename,type=CephFilepath",
-        "this version writes no files by order: `pg query` and `pg list_unfound` tell what is missing",
+        "this version writes no files by order: `pg query` and `pg list_unfound` tell what is \
+            missing",
     ),
     (
         "set_recovery_delay",
@@ -149,7 +150,8 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "bench",
         r#" name=count,type=CephInt,req=false name=size,type=CephInt,req=false name=object_size,type=CephInt,req=false"#,
-        "OSD benchmark: write <count> <size>-byte objects(in objects of <object_size> bytes), (default count=1G default size=4MB). Results in log.",
+        "OSD benchmark: write <count> <size>-byte objects(in objects of <object_size> bytes), \
+            (default count=1G default size=4MB). Results in log.",
     ),
     (
         "perf dump",
@@ -161,21 +163,29 @@ const COMMANDS: &[(&str, &str, &str)] = &[
         " name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
         "dump perfcounters schema",
     ),
-    ("pg", " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=query", "show details of a specific pg"),
     (
         "pg",
-        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=mark_unfound_lost name=mulcmd,type=CephChoices,strings=revert|delete",
-        "mark all unfound objects in this pg as lost, either removing or reverting to a prior version if one is available",
+        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=query",
+        "show details of a specific pg",
     ),
     (
         "pg",
-        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=list_unfound name=offset,type=CephString,req=false",
+        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=mark_unfound_lost \
+            name=mulcmd,type=CephChoices,strings=revert|delete",
+        "mark all unfound objects in this pg as lost, either removing or reverting to a prior \
+            version if one is available",
+    ),
+    (
+        "pg",
+        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=list_unfound \
+            name=offset,type=CephString,req=false",
         "list unfound objects on this pg, perhaps starting at an offset given in JSON",
     ),
     (
         "mark_unfound_lost",
         " name=pgid,type=CephPgid,req=false name=mulcmd,type=CephChoices,strings=revert|delete",
-        "mark all unfound objects in this pg as lost, either removing or reverting to a prior version if one is available",
+        "mark all unfound objects in this pg as lost, either removing or reverting to a prior \
+            version if one is available",
     ),
     (
         "list_unfound",
@@ -196,16 +206,29 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("list_devices", "", "list OSD devices."),
     ("flush_pg_stats", "", "flush pg stats"),
     ("dump_watchers", "", "show clients which have active watches, and on which objects"),
-    ("dump_osd_network", " name=value,type=CephInt,req=false", "Dump osd heartbeat network ping times"),
+    (
+        "dump_osd_network",
+        " name=value,type=CephInt,req=false",
+        "Dump osd heartbeat network ping times",
+    ),
     ("objecter_requests", "", "show in-progress osd requests"),
-    ("cpu_profiler", " name=arg,type=CephChoices,strings=status|flush", "run cpu profiling on daemon"),
+    (
+        "cpu_profiler",
+        " name=arg,type=CephChoices,strings=status|flush",
+        "run cpu profiling on daemon",
+    ),
     (
         "smart",
         " name=devid,type=CephString,req=false",
-        "query health metrics for underlying device (refused where there is one to ask: no SMART data is read)",
+        "query health metrics for underlying device (refused where there is one to ask: no SMART \
+            data is read)",
     ),
     ("compact", "", "write what the store holds in memory to its disk"),
-    ("perf reset", " name=var,type=CephString", "perf reset <name>: perf reset all or one perfcounter name"),
+    (
+        "perf reset",
+        " name=var,type=CephString",
+        "perf reset <name>: perf reset all or one perfcounter name",
+    ),
     ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
     ("dump_recovery_reservations", "", "show recovery reservations"),
     ("dump_scrubs", "", "print scheduled scrubs"),
@@ -214,10 +237,18 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_pg_recovery_stats", "", "dump pg recovery statistics"),
     ("reset_pg_recovery_stats", "", "reset pg recovery statistics"),
     ("sessions", "", "list existing sessions"),
-    ("cache drop", "", "let go of all that the store's caches hold, the system's before its device too"),
+    (
+        "cache drop",
+        "",
+        "let go of all that the store's caches hold, the system's before its device too",
+    ),
     ("cache status", "", "show what the store's caches hold"),
     ("dump_op_pq_state", "", "dump op queue state"),
-    ("getomap", " name=pool,type=CephPoolname name=objname,type=CephObjectname", "output entire object map"),
+    (
+        "getomap",
+        " name=pool,type=CephPoolname name=objname,type=CephObjectname",
+        "output entire object map",
+    ),
     ("send_beacon", "", "send OSD beacon to mon immediately"),
     (
         "bluestore allocator score block",
@@ -234,10 +265,12 @@ const COMMANDS: &[(&str, &str, &str)] = &[
 
 /// The list of commands in the form of `get_command_descriptions`.
 pub fn descriptions() -> Value {
-    let own = COMMANDS.iter().chain(ABSENT).map(|(words, args, help)| (format!("{words}{args}"), *help));
+    let own =
+        COMMANDS.iter().chain(ABSENT).map(|(words, args, help)| (format!("{words}{args}"), *help));
     let all = common::COMMANDS.iter().map(|(sig, help)| ((*sig).to_owned(), *help)).chain(own);
-    let row =
-        |(i, (sig, help)): (usize, (String, &str))| (format!("cmd{i:03}"), common::descriptor(&sig, help, "osd", "rw"));
+    let row = |(i, (sig, help)): (usize, (String, &str))| {
+        (format!("cmd{i:03}"), common::descriptor(&sig, help, "osd", "rw"))
+    };
     Value::Object(all.enumerate().map(row).collect())
 }
 
@@ -255,23 +288,24 @@ pub fn help() -> Value {
 /// The answer to give when it is malformed or unknown.
 pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
     let text = cmd.first().map_or("", String::as_str);
-    let v = common::first_json(text).map_err(|e| Answer::fail(errno::EINVAL, format!("bad command: not JSON: {e}")))?;
+    let v = common::first_json(text)
+        .map_err(|e| Answer::fail(errno::EINVAL, format!("bad command: not JSON: {e}")))?;
     let Some(prefix) = v["prefix"].as_str() else {
         return Err(Answer::fail(errno::EINVAL, "bad command: no 'prefix'"));
     };
     let number = |key: &str, default: u64| match &v[key] {
         Value::Null => Ok(default),
-        n => n
-            .as_u64()
-            .or_else(|| n.as_str()?.parse().ok())
-            .ok_or_else(|| Answer::fail(errno::EINVAL, format!("{prefix}: '{key}' must be a number, not {n}"))),
+        n => n.as_u64().or_else(|| n.as_str()?.parse().ok()).ok_or_else(|| {
+            Answer::fail(errno::EINVAL, format!("{prefix}: '{key}' must be a number, not {n}"))
+        }),
     };
     Ok(match prefix {
         "get_command_descriptions" => Tell::Descriptions,
         "help" => Tell::Help,
         "status" => Tell::Status,
         "bench" if !v["object_num"].is_null() => {
-            let why = "bench: this version makes as many objects as it needs: 'object_num' cannot be given";
+            let why = "bench: this version makes as many objects as it needs: 'object_num' cannot \
+                be given";
             return Err(Answer::fail(errno::EOPNOTSUPP, why));
         }
         "bench" => Tell::Bench {
@@ -283,16 +317,24 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "perf schema" => Tell::PerfSchema(v.as_object().cloned().unwrap_or_default()),
         "perf reset" => match v["var"].as_str() {
             Some(name) => Tell::PerfReset(name.to_owned()),
-            None => return Err(Answer::fail(errno::EINVAL, "perf reset: argument 'var' is missing")),
+            None => {
+                return Err(Answer::fail(errno::EINVAL, "perf reset: argument 'var' is missing"));
+            }
         },
         "pg" | "query" | "list_unfound" | "mark_unfound_lost" => {
-            match (v["cmd"].as_str().unwrap_or(if prefix == "pg" { "query" } else { prefix }), v["pgid"].as_str()) {
+            match (
+                v["cmd"].as_str().unwrap_or(if prefix == "pg" { "query" } else { prefix }),
+                v["pgid"].as_str(),
+            ) {
                 ("query", Some(pgid)) => Tell::PgQuery(pgid.to_owned()),
                 ("list_unfound", Some(pgid)) => {
                     let offset = match v["offset"].as_str() {
                         None => None,
                         Some(text) => Some(serde_json::from_str(text).map_err(|e| {
-                            Answer::fail(errno::EINVAL, format!("error parsing offset: not an object in JSON: {e}"))
+                            Answer::fail(
+                                errno::EINVAL,
+                                format!("error parsing offset: not an object in JSON: {e}"),
+                            )
                         })?),
                     };
                     Tell::ListUnfound(pgid.to_owned(), offset)
@@ -305,7 +347,12 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
                         return Err(Answer::fail(errno::EINVAL, why));
                     }
                 },
-                (other, Some(_)) => return Err(Answer::fail(errno::EINVAL, format!("pg: unknown command '{other}'"))),
+                (other, Some(_)) => {
+                    return Err(Answer::fail(
+                        errno::EINVAL,
+                        format!("pg: unknown command '{other}'"),
+                    ));
+                }
                 _ => return Err(Answer::fail(errno::EINVAL, "pg: argument 'pgid' is missing")),
             }
         }
@@ -322,7 +369,9 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "smart" => Tell::Smart,
         "flush_pg_stats" => Tell::FlushStats,
         "dump_watchers" => Tell::Watchers,
-        "dump_osd_network" => Tell::Network(if v["value"].is_null() { None } else { Some(number("value", 0)?) }),
+        "dump_osd_network" => {
+            Tell::Network(if v["value"].is_null() { None } else { Some(number("value", 0)?) })
+        }
         "objecter_requests" => Tell::OwnRequests,
         // None is so already.
         "set_recovery_delay" if number("utime", 0)? == 0 => Tell::NoDelay,
@@ -342,7 +391,12 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "dump_op_pq_state" => Tell::Queues,
         "getomap" => match (v["pool"].as_str(), v["objname"].as_str()) {
             (Some(pool), Some(name)) => Tell::Omap(pool.to_owned(), name.to_owned()),
-            _ => return Err(Answer::fail(errno::EINVAL, "getomap: arguments 'pool' and 'objname' are needed")),
+            _ => {
+                return Err(Answer::fail(
+                    errno::EINVAL,
+                    "getomap: arguments 'pool' and 'objname' are needed",
+                ));
+            }
         },
         "send_beacon" => Tell::Beacon,
         "bluestore allocator score block" => Tell::Fragmentation(true),
@@ -352,7 +406,12 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         }
         other => match ABSENT.iter().find(|(words, ..)| *words == other) {
             Some((.., why)) => Tell::Absent(why),
-            None => return Err(Answer::fail(errno::EINVAL, format!("command '{other}' is not known to this OSD"))),
+            None => {
+                return Err(Answer::fail(
+                    errno::EINVAL,
+                    format!("command '{other}' is not known to this OSD"),
+                ));
+            }
         },
     })
 }
@@ -367,10 +426,15 @@ mod tests {
 
     #[test]
     fn commands_are_understood_with_defaults() {
-        assert!(matches!(p(r#"{"prefix": "version"}"#), Ok(Tell::Common(prefix, _)) if prefix == "version"));
+        assert!(
+            matches!(p(r#"{"prefix": "version"}"#), Ok(Tell::Common(prefix, _)) if prefix == "version")
+        );
         let bench = Tell::Bench { count: 1 << 20, size: 65536, object_size: 0 };
         assert_eq!(p(r#"{"prefix": "bench", "count": 1048576, "size": 65536}"#), Ok(bench));
-        assert_eq!(p(r#"{"prefix": "pg", "pgid": "2.0", "cmd": "query"}"#), Ok(Tell::PgQuery("2.0".into())));
+        assert_eq!(
+            p(r#"{"prefix": "pg", "pgid": "2.0", "cmd": "query"}"#),
+            Ok(Tell::PgQuery("2.0".into()))
+        );
     }
 
     #[test]
@@ -397,7 +461,8 @@ mod tests {
         }
     }
 
-    /// What a command does. `Acts`: who acts on it. `Nothing`: it says yes and changes nothing; why that is right.
+    /// What a command does. `Acts`: who acts on it. `Nothing`: it says yes and changes nothing; why
+    /// that is right.
     #[derive(Clone, Copy, Debug)]
     enum Does {
         Tells,
@@ -412,12 +477,15 @@ mod tests {
         use Does::{Acts, Nothing, Refused, Tells};
         &[
             ("0", Tells), ("version", Tells), ("git_version", Tells), ("help", Tells), ("get_command_descriptions", Tells),
-            ("config diff", Tells), ("config diff get", Tells), ("config get", Tells), ("config help", Tells),
+            ("config diff", Tells), ("config diff get", Tells), ("config get", Tells), ("config \
+                help", Tells),
             ("config show", Tells), ("config set", Acts("the OSD's settings")), ("config unset", Acts("the OSD's settings")),
             ("injectargs", Acts("the OSD's settings")), ("heap", Refused), ("log dump", Refused), ("log reopen", Refused),
             ("log flush", Nothing("daemons write their log unbuffered")),
-            ("perf dump", Tells), ("perf schema", Tells), ("perf histogram dump", Tells), ("perf histogram schema", Tells),
-            ("perf reset", Acts("the counters")), ("status", Tells), ("bench", Acts("the store, and takes it back")),
+            ("perf dump", Tells), ("perf schema", Tells), ("perf histogram dump", Tells), ("perf \
+                histogram schema", Tells),
+            ("perf reset", Acts("the counters")), ("status", Tells), ("bench", Acts("the store, \
+                and takes it back")),
             ("pg", Acts("PGs, by mark_unfound_lost")), ("mark_unfound_lost", Acts("the PG")), ("query", Tells),
             ("list_unfound", Tells), ("dump_ops_in_flight", Tells), ("ops", Tells), ("dump_historic_ops", Tells),
             ("dump_historic_ops_by_duration", Tells), ("dump_historic_slow_ops", Tells), ("dump_blocked_ops", Tells),
@@ -427,12 +495,16 @@ mod tests {
             ("cpu_profiler", Nothing("it says that there is none, in Ceph's words")),
             ("compact", Acts("the store")), ("flush_store_cache", Acts("the store")), ("dump_scheduler", Tells),
             ("dump_recovery_reservations", Tells), ("dump_scrubs", Tells), ("dump_backoffs", Tells), ("sessions", Tells),
-            ("smart", Nothing("a device without an identity is not asked; one with an identity is refused")),
-            ("set_recovery_delay", Refused), ("cache drop", Acts("the store's caches")), ("cache status", Tells),
+            ("smart", Nothing("a device without an identity is not asked; one with an identity is \
+                refused")),
+            ("set_recovery_delay", Refused), ("cache drop", Acts("the store's caches")), ("cache \
+                status", Tells),
             ("dump_pgstate_history", Tells), ("dump_op_pq_state", Tells), ("getomap", Tells),
             ("send_beacon", Acts("the monitor is told")),
-            ("bluefs stats", Refused), ("bluefs files list", Refused), ("bluestore allocator dump block", Refused),
-            ("bluestore allocator score block", Tells), ("bluestore allocator fragmentation block", Tells),
+            ("bluefs stats", Refused), ("bluefs files list", Refused), ("bluestore allocator dump \
+                block", Refused),
+            ("bluestore allocator score block", Tells), ("bluestore allocator fragmentation \
+                block", Tells),
             ("debug dump_missing", Refused), ("dump_pg_recovery_stats", Tells),
             ("reset_pg_recovery_stats", Acts("the times that PGs stood how")),
         ]
@@ -451,7 +523,11 @@ mod tests {
                     let mut settings = spirula_settings::Settings::default();
                     let done = common::run(prefix, args, &mut settings);
                     let changed = settings != spirula_settings::Settings::default();
-                    assert_eq!(changed, matches!(does, Does::Acts(_)) && prefix != "config unset", "{prefix}");
+                    assert_eq!(
+                        changed,
+                        matches!(does, Does::Acts(_)) && prefix != "config unset",
+                        "{prefix}"
+                    );
                     done.is_some_and(|d| d.is_err_and(|(e, _)| e == errno::EOPNOTSUPP))
                 }
                 Ok(_) => false,
@@ -462,8 +538,15 @@ mod tests {
                 assert!(!why.is_empty(), "{prefix}");
             }
         }
-        let words =
-            |c: &Value| c["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+        let words = |c: &Value| {
+            c["sig"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         let listed: std::collections::BTreeSet<String> =
             descriptions().as_object().unwrap().values().map(words).collect();
         assert_eq!(listed, ROWS.iter().map(|(prefix, _)| (*prefix).to_owned()).collect());
@@ -472,8 +555,8 @@ mod tests {
     #[test]
     fn pretty_form_is_indented_by_four() {
         let a = Answer::json(&serde_json::json!({"a": [1, {"b": {}}], "c": "x"}));
-        let want =
-            "{\n    \"a\": [\n        1,\n        {\n            \"b\": {}\n        }\n    ],\n    \"c\": \"x\"\n}\n";
+        let want = "{\n    \"a\": [\n        1,\n        {\n            \"b\": {}\n        }\n    \
+            ],\n    \"c\": \"x\"\n}\n";
         assert_eq!(a.output, want);
     }
 }

@@ -1,4 +1,5 @@
-//! When the OSD looks at what time alone brings: PGs that want to be woken, PGs that wait, links and peers.
+//! When the OSD looks at what time alone brings: PGs that want to be woken, PGs that wait, links
+//! and peers.
 
 use crate::osd::MONO_BASE_MS;
 use spirula_types::SpgId;

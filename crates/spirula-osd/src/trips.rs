@@ -1,7 +1,7 @@
 //! How long heartbeats take there and back: what `dump_osd_network` tells.
 //!
-//! For each path to a peer the round trips of the last quarter of an hour are kept, summed by the minute, so that their memory has a
-//! bound whatever the number of pings.
+//! For each path to a peer the round trips of the last quarter of an hour are kept, summed by the
+//! minute, so that their memory has a bound whatever the number of pings.
 
 use spirula_encoding::UTime;
 use spirula_maps::PathTimes;
@@ -60,9 +60,10 @@ impl Trips {
         if of.peek().is_none() {
             return (0.0, 0, 0);
         }
-        let (count, sum, min, max) = of.fold((0, 0, u64::MAX, 0), |(count, sum, min, max): (u64, u64, u64, u64), m| {
-            (count + m.count, sum.saturating_add(m.sum), min.min(m.min), max.max(m.max))
-        });
+        let (count, sum, min, max) =
+            of.fold((0, 0, u64::MAX, 0), |(count, sum, min, max): (u64, u64, u64, u64), m| {
+                (count + m.count, sum.saturating_add(m.sum), min.min(m.min), max.max(m.max))
+            });
         (sum as f64 / count.max(1) as f64, min, max)
     }
 

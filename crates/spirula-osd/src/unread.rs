@@ -23,9 +23,10 @@
 //! ([`Patience::Short`](spirula_pg::Patience)). Requests of clients that cannot be told, and reads
 //! of erasure-coded objects, which wait for shards, are kept here from a quarter on.
 //!
-//! Watchers are told things that they did not ask for. One that has not taken as much as it might have asked for, twice over,
-//! loses its connection ([`OsdCore::tell_client`]), and with it what it was told; its watches go on without it until their time is over,
-//! and it is told again what is under way when it comes back.
+//! Watchers are told things that they did not ask for. One that has not taken as much as it might
+//! have asked for, twice over, loses its connection ([`OsdCore::tell_client`]), and with it what it
+//! was told; its watches go on without it until their time is over, and it is told again what is
+//! under way when it comes back.
 //!
 //! If the memory is used up all the same, by very many such clients, those that have taken nothing
 //! for [`STUCK`] lose their connections, and with them what was read for them. They ask again when
@@ -44,13 +45,15 @@ use std::time::Duration;
 
 /// Time without taking anything after which a client counts as stuck.
 const STUCK: Duration = Duration::from_secs(5);
-/// Bytes that one op counts for at most, since many clients ask for more than there is; and what one counts for whose answer may be long.
+/// Bytes that one op counts for at most, since many clients ask for more than there is; and what
+/// one counts for whose answer may be long.
 const MOST: u64 = 4 << 20;
 /// Bytes that an answer counts for whatever is in it, and each of its ops.
 const EACH: u64 = 256;
 /// Bytes of a listed object: name, namespace and locator key, each as long as it may be.
 const LISTED: u64 = 5 << 10;
-/// Bytes that a connection may owe even where nothing is free: as many small requests as it may have open.
+/// Bytes that a connection may owe even where nothing is free: as many small requests as it may
+/// have open.
 const LEAST: u64 = 1 << 20;
 /// The part of what is free that one connection may owe.
 const PART: usize = 4;
@@ -67,7 +70,8 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// May a connection that owes this, and has not taken `unsent` bytes of answers, ask for so much more, while `free` bytes are?
+    /// May a connection that owes this, and has not taken `unsent` bytes of answers, ask for so
+    /// much more, while `free` bytes are?
     pub fn may_ask(&self, unsent: usize, answer: u64, free: usize) -> bool {
         let most = LEAST.max((free / PART) as u64);
         let within = |owed: u64| owed == 0 || owed.saturating_add(answer) <= most;
@@ -84,7 +88,8 @@ impl Owed {
     }
 }
 
-/// Requests that wait until their clients have read more, by connection, in order of arrival; with the bytes each asks for.
+/// Requests that wait until their clients have read more, by connection, in order of arrival; with
+/// the bytes each asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     kept: BTreeMap<LinkId, VecDeque<(u64, Message)>>,
@@ -97,7 +102,8 @@ impl Unread {
         self.kept.entry(link).or_default().push_back((answer, m));
     }
 
-    /// Keeps what its sender said after a request that is kept, and means to come after it; false if there is none.
+    /// Keeps what its sender said after a request that is kept, and means to come after it; false
+    /// if there is none.
     pub fn keep_behind(&mut self, link: LinkId, answer: impl FnOnce() -> u64, m: &Message) -> bool {
         let Some(queue) = self.kept.get_mut(&link) else { return false };
         queue.push_back((answer(), m.clone()));
@@ -163,8 +169,16 @@ fn answer_to(o: &OsdOp) -> u64 {
                 length => length,
             }
         }
-        op::PGLS | op::PGLS_FILTER | op::PGNLS | op::PGNLS_FILTER => o.pgls_args().0.saturating_mul(LISTED),
-        op::STAT | op::ASSERT_VER | op::IS_DIRTY | op::CMPXATTR | op::OMAP_CMP | op::NOTIFY | op::NOTIFY_ACK => 0,
+        op::PGLS | op::PGLS_FILTER | op::PGNLS | op::PGNLS_FILTER => {
+            o.pgls_args().0.saturating_mul(LISTED)
+        }
+        op::STAT
+        | op::ASSERT_VER
+        | op::IS_DIRTY
+        | op::CMPXATTR
+        | op::OMAP_CMP
+        | op::NOTIFY
+        | op::NOTIFY_ACK => 0,
         read if read & op::MODE_READ != 0 => MOST,
         _ => 0,
     };
@@ -186,7 +200,8 @@ impl OsdCore {
     }
 
     fn may_ask(&self, s: &Session, answer: u64) -> bool {
-        s.peer.kind != EntityType::Client || s.owed.may_ask(s.link.unsent(), answer, self.free_memory())
+        s.peer.kind != EntityType::Client
+            || s.owed.may_ask(s.link.unsent(), answer, self.free_memory())
     }
 
     /// Keeps a request of a client that owes too much; false if it may go on.
@@ -201,7 +216,8 @@ impl OsdCore {
         true
     }
 
-    /// A connection of which something waits is to be looked at when its client takes some of its answers.
+    /// A connection of which something waits is to be looked at when its client takes some of its
+    /// answers.
     fn tell_when_taken(&mut self, link: LinkId) {
         let Some(s) = self.sessions.get(&link) else { return };
         s.link.tell_when_taken();
@@ -233,7 +249,8 @@ impl OsdCore {
         }
     }
 
-    /// Bytes that a peer may leave unread of what it did not ask for as an operation, or is told unasked.
+    /// Bytes that a peer may leave unread of what it did not ask for as an operation, or is told
+    /// unasked.
     pub(crate) fn most_untold(&self) -> usize {
         2 * (LEAST as usize).max(self.free_memory() / PART)
     }
@@ -268,7 +285,8 @@ impl OsdCore {
         for s in self.sessions.values() {
             if s.peer.kind == EntityType::Client && s.link.stuck_for(now) >= STUCK {
                 tracing::warn!(
-                    "osd.{}: {} does not read what it asked for ({} bytes), and memory is used up; its connection is closed",
+                    "osd.{}: {} does not read what it asked for ({} bytes), and memory is used up; \
+                        its connection is closed",
                     self.cfg.id,
                     s.peer.name(),
                     s.link.unsent()
@@ -299,7 +317,8 @@ impl OsdCore {
         }
     }
 
-    /// The requests that are open; those, too, that wait for a map, or until their client has read more.
+    /// The requests that are open; those, too, that wait for a map, or until their client has read
+    /// more.
     pub(crate) fn open_ops(&self, now: Duration) -> Vec<Open> {
         let one = |link: LinkId, tid: u64, what: String| {
             let peer = &self.sessions.get(&link)?.peer;
@@ -317,7 +336,8 @@ impl OsdCore {
         let early = self.early.all().map(|kept| (kept, "wait for new map"));
         let kept = unread.chain(early).filter_map(|((link, m), what_for)| {
             let msg = MOsdOp::from_message(m).ok()?;
-            let op = one(link, m.tid, what_of(msg.spg.pg, &msg.oid, msg.ops.first(), msg.ops.len()))?;
+            let op =
+                one(link, m.tid, what_of(msg.spg.pg, &msg.oid, msg.ops.first(), msg.ops.len()))?;
             Some(Open::kept(op, now, what_for))
         });
         taken.chain(kept).collect()
@@ -382,16 +402,21 @@ mod tests {
             assert!(owed.may_ask(0, read, FREE), "{owed:?}");
             owed.waiting += read;
         }
-        // The next is sent back to its client, if that can be told; and whatever waits, other PGs' requests go on.
+        // The next is sent back to its client, if that can be told; and whatever waits, other PGs'
+        // requests go on.
         assert!((8..10).contains(&(owed.waiting / MOST)), "{owed:?}");
         while owed.may_ask(0, read, FREE) {
             owed.reading += read;
         }
         assert!((15..17).contains(&(owed.reading / MOST)), "{owed:?}");
-        assert!(!Owed { reading: 0, waiting: 64 << 20 }.may_ask(0, read, FREE), "of one that cannot be told");
+        assert!(
+            !Owed { reading: 0, waiting: 64 << 20 }.may_ask(0, read, FREE),
+            "of one that cannot be told"
+        );
     }
 
-    /// Any number of clients that never read, each with as many connections as it likes, leave memory to others.
+    /// Any number of clients that never read, each with as many connections as it likes, leave
+    /// memory to others.
     #[test]
     fn many_that_never_read_leave_a_part_to_others() {
         const BUDGET: usize = 64 << 20;
@@ -436,9 +461,16 @@ mod tests {
             assert_eq!(ops(&[long.clone(), long.clone()]), 2 * MOST, "{long:?}");
         }
         assert_eq!(ops(&[OsdOp::pgnls(10, 0, &start)]), 10 * LISTED);
-        assert_eq!(ops(&[OsdOp::new(op::NOTIFY)]), 0, "its number; what watchers answered comes by itself");
+        assert_eq!(
+            ops(&[OsdOp::new(op::NOTIFY)]),
+            0,
+            "its number; what watchers answered comes by itself"
+        );
         let many = spirula_runtime::limits::REQUESTS_PER_LINK as u64;
-        assert!(many * answer_of(&[OsdOp::stat()]) <= LEAST, "whoever writes waits for no memory of readers");
+        assert!(
+            many * answer_of(&[OsdOp::stat()]) <= LEAST,
+            "whoever writes waits for no memory of readers"
+        );
         assert!(answer_of(&[]) > 0, "nobody who does not read is answered without end");
     }
 }

@@ -1,35 +1,43 @@
 //! PGs that wait for room.
 //!
 //! A PG decides on a transaction, tells the others of it, and counts on it from then on. Where the
-//! store has no room for it (a disk smaller than the primary's, space that others took meanwhile) it
-//! must not be left out: that would be one copy less of something the client is told is safe. So the PG waits, as
-//! Ceph's requests wait in a full cluster: what it wishes for from that transaction on, and what it would be told, are
-//! kept in order, and the transaction is tried again until there is room. Nothing of it is acknowledged meanwhile. The OSD
-//! calls itself full as long: neither it nor a primary that has it for a member takes what grows, and deletions in
-//! other PGs make room ([`OsdCore::space`]). A transaction that the store refuses for another reason that lies in the
-//! transaction (too large: that cannot happen, since all look at one table before) waits as well: that PG stands still,
-//! and says so, not the OSD.
+//! store has no room for it (a disk smaller than the primary's, space that others took meanwhile)
+//! it must not be left out: that would be one copy less of something the client is told is safe. So
+//! the PG waits, as Ceph's requests wait in a full cluster: what it wishes for from that
+//! transaction on, and what it would be told, are kept in order, and the transaction is tried again
+//! until there is room. Nothing of it is acknowledged meanwhile. The OSD calls itself full as long:
+//! neither it nor a primary that has it for a member takes what grows, and deletions in other PGs
+//! make room ([`OsdCore::space`]). A transaction that the store refuses for another reason that
+//! lies in the transaction (too large: that cannot happen, since all look at one table before)
+//! waits as well: that PG stands still, and says so, not the OSD.
 //!
-//! **A PG waits only within its interval.** A map that begins another one, or a primary that peers anew, must not wait for
-//! the disk of one member: the other members would wait, too, and a primary that was replaced would not know. So the PG
-//! falls back to what the store holds before it is told such a thing ([`PgEvent::Unstored`]; why that is safe: module
-//! `unstored` of `spirula-pg`). Its wishes are performed but for the transactions; what was kept for it, it is told then. Maps
-//! that are kept leave it the leader it is, so a read that is kept may be answered by a lease that counts with them.
-//! While a PG waits the newest map is not stored: a start shows each PG again what it may not have stored.
+//! **A PG waits only within its interval.** A map that begins another one, or a primary that peers
+//! anew, must not wait for the disk of one member: the other members would wait, too, and a primary
+//! that was replaced would not know. So the PG falls back to what the store holds before it is told
+//! such a thing ([`PgEvent::Unstored`]; why that is safe: module `unstored` of `spirula-pg`). Its
+//! wishes are performed but for the transactions; what was kept for it, it is told then. Maps that
+//! are kept leave it the leader it is, so a read that is kept may be answered by a lease that
+//! counts with them. While a PG waits the newest map is not stored: a start shows each PG again
+//! what it may not have stored.
 //!
-//! Only where not even that a PG has fallen back can be stored, or its split or merge, the OSD ends ([`NO_ROOM`]).
+//! Only where not even that a PG has fallen back can be stored, or its split or merge, the OSD ends
+//! ([`NO_ROOM`]).
 //!
-//! **Nor does it wait for ever.** What was decided on before does not let a deletion by, which might make the room: with all its PGs
-//! waiting an OSD would be stuck until somebody helped. So after [`GIVE_UP`] a PG falls back within its interval. A member
-//! leaves its role, and its primary peers anew; a primary peers anew itself. Then the log reaches this store without the data, which takes
-//! no room, the object is missing here, and deletions go on. The OSD is as full as before: nothing that grows is begun again.
+//! **Nor does it wait for ever.** What was decided on before does not let a deletion by, which
+//! might make the room: with all its PGs waiting an OSD would be stuck until somebody helped. So
+//! after [`GIVE_UP`] a PG falls back within its interval. A member leaves its role, and its primary
+//! peers anew; a primary peers anew itself. Then the log reaches this store without the data, which
+//! takes no room, the object is missing here, and deletions go on. The OSD is as full as before:
+//! nothing that grows is begun again.
 //!
-//! A try may cost a checkpoint. Therefore a round of them ends with the first that is refused, the next round begins
-//! behind that one, and rounds become rarer, from [`TRY_MIN`] to [`TRY_MAX`], while nothing changes.
+//! A try may cost a checkpoint. Therefore a round of them ends with the first that is refused, the
+//! next round begins behind that one, and rounds become rarer, from [`TRY_MIN`] to [`TRY_MAX`],
+//! while nothing changes.
 //!
-//! What is kept is bounded: clients' requests by their connections' bounds, and they go with their connections; maps
-//! follow each other in one place; answers by what was asked for; messages of other members and orders by a number, beyond
-//! which they are dropped. They may be: every exchange between members is repeated until it is answered.
+//! What is kept is bounded: clients' requests by their connections' bounds, and they go with their
+//! connections; maps follow each other in one place; answers by what was asked for; messages of
+//! other members and orders by a number, beyond which they are dropped. They may be: every exchange
+//! between members is repeated until it is answered.
 
 use crate::osd::{OsdCore, stored};
 use bytes::Bytes;
@@ -46,7 +54,8 @@ const MESSAGES_MAX: usize = 64;
 /// Between two rounds of tries, at first and at last.
 const TRY_MIN: Duration = Duration::from_millis(100);
 const TRY_MAX: Duration = Duration::from_millis(3200);
-/// A PG waits so long for room within its interval. The monitors know by then that the OSD is full, and so do those who write.
+/// A PG waits so long for room within its interval. The monitors know by then that the OSD is full,
+/// and so do those who write.
 const GIVE_UP: Duration = Duration::from_secs(20);
 /// Is in the words with which an OSD ends that cannot store what it must.
 pub const NO_ROOM: &str = "its store has no room";
@@ -142,7 +151,11 @@ impl Waits {
 
     pub fn begin(&mut self, id: SpgId, held: (Token, Transaction), what: What, now: Duration) {
         let (wishes, events) = (VecDeque::new(), VecDeque::new());
-        self.put(id, Wait { what, held, since: now, wishes, events, messages: 0, ticked: false }, now);
+        self.put(
+            id,
+            Wait { what, held, since: now, wishes, events, messages: 0, ticked: false },
+            now,
+        );
     }
 
     fn put(&mut self, id: SpgId, wait: Wait, now: Duration) {
@@ -158,8 +171,11 @@ impl Waits {
             return None;
         }
         let tries = |id: &SpgId| self.refused(*id);
-        let mut after = self.last.into_iter().flat_map(|last| self.pgs.range(last..).map(|(id, _)| *id));
-        after.find(|id| Some(*id) != self.last && tries(id)).or_else(|| self.pgs.keys().copied().find(tries))
+        let mut after =
+            self.last.into_iter().flat_map(|last| self.pgs.range(last..).map(|(id, _)| *id));
+        after
+            .find(|id| Some(*id) != self.last && tries(id))
+            .or_else(|| self.pgs.keys().copied().find(tries))
     }
 
     /// Who has waited for room for too long, if anybody.
@@ -182,7 +198,13 @@ impl Waits {
 
 /// May it be lost if too much is kept?
 fn is_message(event: &PgEvent) -> bool {
-    matches!(event, PgEvent::Peer(..) | PgEvent::Force { .. } | PgEvent::MarkLost { .. } | PgEvent::CreateAnswer(_))
+    matches!(
+        event,
+        PgEvent::Peer(..)
+            | PgEvent::Force { .. }
+            | PgEvent::MarkLost { .. }
+            | PgEvent::CreateAnswer(_)
+    )
 }
 
 impl Wait {
@@ -196,7 +218,8 @@ impl Wait {
         is_message(event) && self.messages >= MESSAGES_MAX
     }
 
-    /// Keeps what the PG is to be told, unless that may be lost. `knows`: the PG has something of the connection that has ended.
+    /// Keeps what the PG is to be told, unless that may be lost. `knows`: the PG has something of
+    /// the connection that has ended.
     fn keep(&mut self, event: PgEvent, knows: bool) {
         let message = is_message(&event);
         match &event {
@@ -205,17 +228,22 @@ impl Wait {
                 self.ticked = true;
                 return;
             }
-            // Requests of clients go first ([`Wait::closed`]); what this OSD asks of its own PGs for a copy ends by this alone.
+            // Requests of clients go first ([`Wait::closed`]); what this OSD asks of its own PGs
+            // for a copy ends by this alone.
             PgEvent::ConnClosed(conn) if !knows && !self.has_request_of(*conn) => return,
             _ if message && self.messages >= MESSAGES_MAX => return,
             PgEvent::Renewed(osd)
-                if self.events.iter().any(|e| matches!(e, PgEvent::Renewed(other) if other == osd)) =>
+                if self
+                    .events
+                    .iter()
+                    .any(|e| matches!(e, PgEvent::Renewed(other) if other == osd)) =>
             {
                 return;
             }
             // What a later map of the interval says is so from the place of the earlier one on.
             PgEvent::Map(_) => {
-                if let Some(earlier) = self.events.iter_mut().find(|e| matches!(e, PgEvent::Map(_))) {
+                if let Some(earlier) = self.events.iter_mut().find(|e| matches!(e, PgEvent::Map(_)))
+                {
                     *earlier = event;
                     return;
                 }
@@ -257,7 +285,13 @@ impl OsdCore {
     }
 
     /// The store refuses what the PG submits: the PG waits.
-    pub(crate) fn wait_for_room(&mut self, id: SpgId, token: Token, txn: Transaction, e: &StoreError) {
+    pub(crate) fn wait_for_room(
+        &mut self,
+        id: SpgId,
+        token: Token,
+        txn: Transaction,
+        e: &StoreError,
+    ) {
         if self.pg_cfg.leaves_out_refused() {
             self.answer_pg(id, PgEvent::Committed(token));
             return;
@@ -283,7 +317,8 @@ impl OsdCore {
         what
     }
 
-    /// Keeps what a PG that waits is to be told, or lets it go on or fall back first; `None`: it is kept, or may be lost.
+    /// Keeps what a PG that waits is to be told, or lets it go on or fall back first; `None`: it is
+    /// kept, or may be lost.
     pub(crate) fn keep_for_later(&mut self, id: SpgId, event: PgEvent) -> Option<PgEvent> {
         let Some(wait) = self.waits.pgs.get(&id) else { return Some(event) };
         let Some(pg) = self.pgs.get(&id) else { return Some(event) };
@@ -294,7 +329,10 @@ impl OsdCore {
         } else if must_hear {
             let kept = self.fall_back(id);
             if self.waits.refused(id) {
-                self.fail(&format!("pg {id} was replaced while it waited for room, and {NO_ROOM} to write that down"));
+                self.fail(&format!(
+                    "pg {id} was replaced while it waited for room, and {NO_ROOM} \
+                    to write that down"
+                ));
             }
             self.agenda.tell_first(id, kept.into_iter().chain([event]));
         } else {
@@ -311,11 +349,14 @@ impl OsdCore {
         Ok(Some(held).filter(|held| pg.can_fall_back(held)))
     }
 
-    /// A PG that waits gives up what the store refuses, and falls back to what that holds. What it is to be told now.
+    /// A PG that waits gives up what the store refuses, and falls back to what that holds. What it
+    /// is to be told now.
     fn fall_back(&mut self, id: SpgId) -> Vec<PgEvent> {
         match self.held_of(id) {
             Ok(Some(held)) => return self.fall_back_to(id, held),
-            Ok(None) => self.fail(&format!("pg {id} was to be split or merged, and {NO_ROOM} for that")),
+            Ok(None) => {
+                self.fail(&format!("pg {id} was to be split or merged, and {NO_ROOM} for that"))
+            }
             Err(e) => self.fail(&format!("pg {id}: {e}")),
         }
         self.waits.pgs.remove(&id).map_or_else(Vec::new, |w| w.told().collect())
@@ -325,7 +366,10 @@ impl OsdCore {
         let Some(mut wait) = self.waits.pgs.remove(&id) else { return Vec::new() };
         tracing::warn!("osd.{}: pg {id} gives up what its store has no room for", self.cfg.id);
         self.waits.fallen_back += 1;
-        for wish in std::mem::take(&mut wait.wishes).into_iter().filter(|w| !matches!(w, PgEffect::Submit(..))) {
+        for wish in std::mem::take(&mut wait.wishes)
+            .into_iter()
+            .filter(|w| !matches!(w, PgEffect::Submit(..)))
+        {
             self.effect(id, wish);
         }
         self.tell_now(id, PgEvent::Unstored(wait.held.0, Box::new(held)));
@@ -362,7 +406,8 @@ impl OsdCore {
         }
     }
 
-    /// Lets PGs that wait try again, one after the other until one is refused; and one give up that has waited for too long.
+    /// Lets PGs that wait try again, one after the other until one is refused; and one give up that
+    /// has waited for too long.
     pub(crate) fn try_again(&mut self, now: Duration) {
         // Who goes on may wait again at once, and is not tried twice.
         for _ in 0..self.waits.pgs.len() {
@@ -392,7 +437,8 @@ impl OsdCore {
         tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
         self.agenda.wish(id, std::mem::take(&mut wait.wishes));
         self.perform();
-        // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it waited for may be over.
+        // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it
+        // waited for may be over.
         wait.told().for_each(|event| self.answer_pg(id, event));
         self.perform();
         self.reporter.changed();
@@ -430,7 +476,9 @@ mod tests {
 
     fn waiting(n: u32) -> Waits {
         let mut w = Waits::default();
-        (0..n).for_each(|seed| w.begin(pg(seed), (7, Transaction::default()), What::Room, Duration::ZERO));
+        (0..n).for_each(|seed| {
+            w.begin(pg(seed), (7, Transaction::default()), What::Room, Duration::ZERO)
+        });
         w
     }
 
@@ -461,7 +509,10 @@ mod tests {
     fn who_waits_for_a_helper_thread_takes_no_turn_and_who_waits_for_long_gives_up() {
         let mut w = waiting(2);
         w.begin(pg(1000), (9, Transaction::default()), What::Packing, Duration::ZERO);
-        assert_eq!((w.packing(), w.packs(pg(1000)), w.packs(pg(0))), (vec![pg(1000)], Some(9), None));
+        assert_eq!(
+            (w.packing(), w.packs(pg(1000)), w.packs(pg(0))),
+            (vec![pg(1000)], Some(9), None)
+        );
         let mut now = Duration::ZERO;
         for n in 0..10 {
             now += TRY_MAX;
@@ -488,16 +539,21 @@ mod tests {
             w.keep(PgEvent::Tick, false);
         }
         assert_eq!(w.events.len(), 1 + 5 + MESSAGES_MAX);
-        assert!(matches!(&w.events[0], PgEvent::Map(v) if v.epoch == 9999), "the newest map, in the first one's place");
+        assert!(
+            matches!(&w.events[0], PgEvent::Map(v) if v.epoch == 9999),
+            "the newest map, in the first one's place"
+        );
     }
 
     #[test]
     fn requests_of_a_connection_go_with_it_and_its_end_is_kept_for_who_knows_it() {
         let mut w = waiting(1);
         let w = w.pgs.get_mut(&pg(0)).unwrap();
-        let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        let locator =
+            ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         for id in 0..10 {
-            let msg = Box::new(MOsdOp::new(pg(0), 0, locator.clone(), "o".into(), vec![OsdOp::stat()]));
+            let msg =
+                Box::new(MOsdOp::new(pg(0), 0, locator.clone(), "o".into(), vec![OsdOp::stat()]));
             let (addrs, timeouts) = (Arc::default(), Timeouts::default());
             let (conn, reqid, patience) = (id % 2, ReqId::default(), Patience::Long);
             let op = ClientOp { id, conn, reqid, addrs, msg, patience, timeouts };
@@ -506,7 +562,8 @@ mod tests {
         w.keep(PgEvent::ConnClosed(8), true);
         assert_eq!(w.closed(1), [1, 3, 5, 7, 9]);
         assert_eq!((w.closed(1).len(), w.events.len()), (0, 6));
-        // The end of what nobody took away: the PG has not been told of the request, and is to be told of both.
+        // The end of what nobody took away: the PG has not been told of the request, and is to be
+        // told of both.
         w.keep(PgEvent::ConnClosed(0), false);
         w.keep(PgEvent::ConnClosed(1), false);
         assert!(matches!(w.events.back(), Some(PgEvent::ConnClosed(0))) && w.events.len() == 7);

@@ -1,8 +1,11 @@
 //! What the PGs have to say to the monitor, gathered until the end of a batch.
 //!
-//! Each kind of word goes in one message for all PGs. What is said twice meanwhile is said once, as it was said last.
+//! Each kind of word goes in one message for all PGs. What is said twice meanwhile is said once, as
+//! it was said last.
 
-use spirula_messages::cluster::control::{MergeWord, OsdAlive, OsdPgTemp, PgCreateAsk, PgMerges, PgsCreated};
+use spirula_messages::cluster::control::{
+    MergeWord, OsdAlive, OsdPgTemp, PgCreateAsk, PgMerges, PgsCreated,
+};
 use spirula_messages::{Body, Message};
 use spirula_types::{Epoch, OsdId, PgId, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// PGs of which is asked whether they may be created, each with the newest epoch in which one asked.
+    /// PGs of which is asked whether they may be created, each with the newest epoch in which one
+    /// asked.
     asking: BTreeMap<PgId, Epoch>,
     /// Who is here that has asked for the monitor's word about a PG since this process began.
     askers: BTreeMap<PgId, BTreeSet<SpgId>>,
@@ -23,7 +27,8 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// `by` asks whether `pg` may be created, in `epoch`. It may ask for the one that it stems from.
+    /// `by` asks whether `pg` may be created, in `epoch`. It may ask for the one that it stems
+    /// from.
     pub fn ask(&mut self, by: SpgId, pg: PgId, epoch: Epoch) {
         self.askers.entry(pg).or_default().insert(by);
         // What the PG itself asks is asked for those that stem from it, too.
@@ -31,8 +36,8 @@ impl Words {
         *asked = epoch.max(*asked);
     }
 
-    /// Whoever asked about this PG. They stay noted: the answer that has come may be to an older question, and the answer to the
-    /// newest is still to come.
+    /// Whoever asked about this PG. They stay noted: the answer that has come may be to an older
+    /// question, and the answer to the newest is still to come.
     pub fn askers(&self, pg: PgId) -> Vec<SpgId> {
         self.askers.get(&pg).into_iter().flatten().copied().collect()
     }
@@ -75,7 +80,9 @@ impl Words {
             out.push(OsdAlive { osd, want: std::mem::take(&mut self.alive) }.into_message(0));
         }
         if !self.acting.is_empty() {
-            out.push(OsdPgTemp { osd, epoch, pgs: std::mem::take(&mut self.acting) }.into_message(0));
+            out.push(
+                OsdPgTemp { osd, epoch, pgs: std::mem::take(&mut self.acting) }.into_message(0),
+            );
         }
         if !self.merges.is_empty() {
             out.push(PgMerges { osd, pgs: std::mem::take(&mut self.merges) }.into_message(0));

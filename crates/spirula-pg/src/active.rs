@@ -43,7 +43,8 @@ pub(crate) struct Active {
     /// What those members were sent.
     pub activations: BTreeMap<Peer, CtlBody>,
     activation_repeat: Repeat,
-    /// Number of what the members were told last ([`CtlBody::History`]), and who has not said that it has it.
+    /// Number of what the members were told last ([`CtlBody::History`]), and who has not said that
+    /// it has it.
     pub told: u64,
     pub untold: BTreeSet<Peer>,
     told_repeat: Repeat,
@@ -75,7 +76,8 @@ pub(crate) struct Active {
     pub want: Option<Vec<OsdId>>,
     /// When to ask for it; 0 if that was done.
     pub hand_back_ms: u64,
-    /// What the monitor was told for a merge: ready, with which map (or only able, in which interval).
+    /// What the monitor was told for a merge: ready, with which map (or only able, in which
+    /// interval).
     pub merge_told: Option<(bool, spirula_types::Epoch)>,
     pub recovery: Recovery,
     /// How far the members were told that all is rolled forward, while idle.
@@ -86,7 +88,14 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub fn new(me: Peer, run: u64, at: EVersion, entered: UTime, wait_until: u64, fresh: bool) -> Self {
+    pub fn new(
+        me: Peer,
+        run: u64,
+        at: EVersion,
+        entered: UTime,
+        wait_until: u64,
+        fresh: bool,
+    ) -> Self {
         Self {
             activating: [me].into(),
             run,
@@ -177,7 +186,10 @@ impl Pg {
     /// Tells members again in which state the PG becomes active, or what all have reached.
     pub(crate) fn repeat_told(&mut self, again: Again, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "an activation is told again, and it is no active primary");
+            return invariant!(
+                self.core,
+                "an activation is told again, and it is no active primary"
+            );
         };
         let late = again.whom(&mut a.activation_repeat, a.run, a.activations.keys().copied());
         let bodies: Vec<(Peer, CtlBody)> =

@@ -14,7 +14,9 @@ use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
-use spirula_types::{AddrVec, EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
+use spirula_types::{
+    AddrVec, EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -141,8 +143,8 @@ pub struct MapView {
     pub since: Epoch,
     /// The maps between the last view and this one are lost.
     pub gap: bool,
-    /// This is the oldest map that the monitors keep, after a gap: they let go only of maps from before
-    /// the last epoch in which every PG is known to have been clean.
+    /// This is the oldest map that the monitors keep, after a gap: they let go only of maps from
+    /// before the last epoch in which every PG is known to have been clean.
     pub trimmed: bool,
     /// The pool; `None` when it is deleted.
     pub pool: Option<Arc<PoolView>>,
@@ -365,15 +367,18 @@ pub enum PgEvent {
     Client(ClientOp),
     /// The client's connection is gone: its queued requests need no answer any more.
     ConnClosed(ConnId),
-    /// A message from another member. Those of one OSD arrive in the order they were sent, none twice; some may be lost.
+    /// A message from another member. Those of one OSD arrive in the order they were sent, none
+    /// twice; some may be lost.
     Peer(Peer, PeerMsg),
-    /// What this OSD and we sent each other may be lost, though both live and no map says so: their session was lost, and a new one
-    /// is open. Every exchange with it that is still open is asked or sent again; everything is repeatable.
+    /// What this OSD and we sent each other may be lost, though both live and no map says so: their
+    /// session was lost, and a new one is open. Every exchange with it that is still open is asked
+    /// or sent again; everything is repeatable.
     Renewed(OsdId),
     /// Every transaction up to and including this one is durable.
     Committed(Token),
-    /// The store has refused this transaction, for which it has no room, and changed nothing; nor will it get any that was submitted
-    /// later. What it holds is this (see [`Pg::must_hear`](crate::Pg::must_hear)).
+    /// The store has refused this transaction, for which it has no room, and changed nothing; nor
+    /// will it get any that was submitted later. What it holds is this (see
+    /// [`Pg::must_hear`](crate::Pg::must_hear)).
     Unstored(Token, Box<Stored>),
     /// What was asked for with [`PgEffect::Prefetch`] is in memory (or failed: the reader says).
     Ready(ReadKey),
@@ -388,7 +393,8 @@ pub enum PgEvent {
     },
     /// The answer to [`PgEffect::Reserve`].
     Reserved(Reservation),
-    /// The other answer, or what may follow [`PgEvent::Reserved`] later: this OSD is too full to be a target.
+    /// The other answer, or what may follow [`PgEvent::Reserved`] later: this OSD is too full to be
+    /// a target.
     Refused(Reservation),
     /// Recovery (or backfill) of this PG goes before that of others, or no longer.
     Force {
@@ -443,7 +449,8 @@ pub enum LogLevel {
     Error,
 }
 
-/// An object is reported that has more than this in its omap (`osd_deep_scrub_large_omap_object_…`).
+/// An object is reported that has more than this in its omap
+/// (`osd_deep_scrub_large_omap_object_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeOmap {
     /// Keys.
@@ -464,15 +471,17 @@ pub enum PgEffect {
     /// Apply now, make durable, then say [`PgEvent::Committed`]. Transactions of a PG become
     /// durable in the order they were submitted.
     Submit(Token, Transaction),
-    /// Send to a member, which may be another shard on the same OSD. All arrives, in order and once, or the map shows that
-    /// the member's OSD went down, or both ends are told [`PgEvent::Renewed`].
+    /// Send to a member, which may be another shard on the same OSD. All arrives, in order and
+    /// once, or the map shows that the member's OSD went down, or both ends are told
+    /// [`PgEvent::Renewed`].
     Send(Peer, PeerMsg),
     /// Answer a request.
     Reply(OpId, Box<MOsdOpReply>),
     /// Forget a request without an answer; the client resends it.
     Drop(OpId),
-    /// Forget a request without an answer, and have its client hold all that it asks of the objects from `begin` up to
-    /// before `end` (the same for one object) until [`PgEffect::Unblock`]; see [`crate::Backoffs::block`].
+    /// Forget a request without an answer, and have its client hold all that it asks of the objects
+    /// from `begin` up to before `end` (the same for one object) until [`PgEffect::Unblock`]; see
+    /// [`crate::Backoffs::block`].
     Backoff {
         /// The request.
         op: OpId,
@@ -512,8 +521,8 @@ pub enum PgEffect {
     Reserve(Reservation),
     /// No more wanted, or done with it.
     Unreserve(Reservation),
-    /// There is background work to begin ([`TurnKind`]); say [`PgEvent::Turn`] when it may. Once, however often this
-    /// was said before.
+    /// There is background work to begin ([`TurnKind`]); say [`PgEvent::Turn`] when it may. Once,
+    /// however often this was said before.
     WantTurn,
     /// Recovery moved this much: objects, bytes (for the shell's scheduler).
     Recovered {
@@ -590,8 +599,8 @@ pub struct PgConfig {
     pub push_bytes: u64,
     /// Objects under recovery at a time in one PG (those that clients wait for come on top).
     pub push_window: usize,
-    /// An OSD that lacks more log entries and objects than this becomes primary only when they are recovered
-    /// (Ceph's `osd_async_recovery_min_cost`).
+    /// An OSD that lacks more log entries and objects than this becomes primary only when they are
+    /// recovered (Ceph's `osd_async_recovery_min_cost`).
     pub primary_lag: u64,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
@@ -601,7 +610,8 @@ pub struct PgConfig {
     pub scrub_chunk: usize,
     /// Objects deleted in one transaction.
     pub remove_batch: usize,
-    /// Between repeats of questions to the monitor, and the least between those to other members, milliseconds.
+    /// Between repeats of questions to the monitor, and the least between those to other members,
+    /// milliseconds.
     pub retry_ms: u64,
     /// Bounds on requests.
     pub limits: crate::exec::Limits,
@@ -690,11 +700,13 @@ pub enum Bug {
     PastIgnored,
     /// A primary activates before the map knows that it is alive.
     NoUpThru,
-    /// Primaries count as known to be alive from the first, as if the map that marks one down foretold it of the next.
+    /// Primaries count as known to be alive from the first, as if the map that marks one down
+    /// foretold it of the next.
     Foretold,
     /// A scrub does not wait for writes under way.
     ScrubBesideWrites,
-    /// A scrub that is within an object still counts on a clone that was trimmed since it looked at it.
+    /// A scrub that is within an object still counts on a clone that was trimmed since it looked at
+    /// it.
     ScrubKeepsTrimmed,
     /// A deep scrub reads nothing.
     ScrubShallow,
@@ -760,7 +772,8 @@ impl PgConfig {
         planted!(self, GrantEpochIgnored)
     }
 
-    /// Is the shell to be wrong on purpose, and to believe leases for longer than they were granted?
+    /// Is the shell to be wrong on purpose, and to believe leases for longer than they were
+    /// granted?
     pub fn stretches_leases(&self) -> bool {
         planted!(self, LeaseStretched)
     }
@@ -775,7 +788,8 @@ impl PgConfig {
         planted!(self, DeadWithoutProof)
     }
 
-    /// Is the shell to be wrong on purpose, and to feed answers before it has performed all effects?
+    /// Is the shell to be wrong on purpose, and to feed answers before it has performed all
+    /// effects?
     pub fn answers_overtake(&self) -> bool {
         planted!(self, AnswersOvertake)
     }

@@ -1,31 +1,39 @@
 //! Backoffs: a client holds requests that cannot be served for long, in place of the OSD.
 //!
-//! Requests for a PG that does not serve, or for an object that nobody has, would fill what a connection may have open,
-//! and hold up all that follows on it. So they are dropped, and their client is told to send none of that range any more
-//! ([`backoff_op::BLOCK`]), which it acknowledges; when the range can be served it is told to send them again, in
-//! their order ([`backoff_op::UNBLOCK`]). Facts: `docs/protocol/osd.md` §7, Ceph's `doc/dev/rados-client-protocol.rst`.
+//! Requests for a PG that does not serve, or for an object that nobody has, would fill what a
+//! connection may have open, and hold up all that follows on it. So they are dropped, and their
+//! client is told to send none of that range any more ([`backoff_op::BLOCK`]), which it
+//! acknowledges; when the range can be served it is told to send them again, in their order
+//! ([`backoff_op::UNBLOCK`]). Facts: `docs/protocol/osd.md` §7, Ceph's
+//! `doc/dev/rados-client-protocol.rst`.
 //!
-//! A PG decides ([`PgEffect::Backoff`], [`PgEffect::Unblock`]); what each connection was told its shell keeps ([`Backoffs`]).
-//! As in Ceph, a PG that only peers keeps requests, while their connection has room for them; one that is down,
-//! incomplete or has too few members keeps none, nor does an unfound object. A backoff ends with the interval, too.
-//! Clients that do not know backoffs, and other OSDs, wait as ever ([`Patience`]).
+//! A PG decides ([`PgEffect::Backoff`], [`PgEffect::Unblock`]); what each connection was told its
+//! shell keeps ([`Backoffs`]). As in Ceph, a PG that only peers keeps requests, while their
+//! connection has room for them; one that is down, incomplete or has too few members keeps none,
+//! nor does an unfound object. A backoff ends with the interval, too. Clients that do not know
+//! backoffs, and other OSDs, wait as ever ([`Patience`]).
 //!
-//! A client asks for a clone by its head, so it can be told to hold only what is for the head. A write that needs a clone (a rollback)
-//! keeps all others on the head waiting, and is treated as if the head were missing. A read of a clone keeps nobody waiting and
-//! stands apart; it is kept, whether the clone can be had or not, until its connection has much open: only then its client is to
-//! hold all that it has for the head. (With Ceph such reads fill the connection, and nothing more is read from it.)
+//! A client asks for a clone by its head, so it can be told to hold only what is for the head. A
+//! write that needs a clone (a rollback) keeps all others on the head waiting, and is treated as if
+//! the head were missing. A read of a clone keeps nobody waiting and stands apart; it is kept,
+//! whether the clone can be had or not, until its connection has much open: only then its client is
+//! to hold all that it has for the head. (With Ceph such reads fill the connection, and nothing
+//! more is read from it.)
 //!
-//! The order of a client's requests stays. When one of them is dropped, so are all later ones of the range, until the
-//! client sends all of them again in order:
+//! The order of a client's requests stays. When one of them is dropped, so are all later ones of
+//! the range, until the client sends all of them again in order:
 //!
-//! * those already in the PG, because a connection that was told to stop is remembered here ([`Pg::backs_off`]), and
-//!   because an object's queue, which has all that are in the PG, loses all requests of such a connection, not only some;
-//! * those that arrive, by [`Backoffs::covers`]. What arrives before the client's acknowledgement was sent before it
-//!   heard of the block, so it will come again, and must not be served before what was dropped: a range that is
-//!   unblocked unacknowledged stays covered until the acknowledgement comes.
+//! * those already in the PG, because a connection that was told to stop is remembered here
+//!   ([`Pg::backs_off`]), and because an object's queue, which has all that are in the PG, loses
+//!   all requests of such a connection, not only some;
+//! * those that arrive, by [`Backoffs::covers`]. What arrives before the client's acknowledgement
+//!   was sent before it heard of the block, so it will come again, and must not be served before
+//!   what was dropped: a range that is unblocked unacknowledged stays covered until the
+//!   acknowledgement comes.
 //!
-//! Requests that were in the PG before, and stay, are older than those dropped. The client sends them again, too; a write is
-//! then known by the log, and of a read's two answers the client takes that to its last attempt.
+//! Requests that were in the PG before, and stay, are older than those dropped. The client sends
+//! them again, too; a write is then known by the log, and of a read's two answers the client takes
+//! that to its last attempt.
 
 use crate::api::{ConnId, PgEffect};
 use crate::pg::{Cx, Pg, Role};
@@ -92,16 +100,23 @@ impl Backoffs {
         self.of.get(&pg).is_some_and(|all| all.iter().any(|b| b.covers(object)))
     }
 
-    /// The client is to hold its requests from `begin` up to before `end` (the same for one object); `None` if it is told
-    /// already. `epoch` is the newest map's.
-    pub fn block(&mut self, pg: SpgId, begin: &HObject, end: &HObject, epoch: Epoch) -> Option<MOsdBackoff> {
+    /// The client is to hold its requests from `begin` up to before `end` (the same for one
+    /// object); `None` if it is told already. `epoch` is the newest map's.
+    pub fn block(
+        &mut self,
+        pg: SpgId,
+        begin: &HObject,
+        end: &HObject,
+        epoch: Epoch,
+    ) -> Option<MOsdBackoff> {
         // One that it was told to end may be of a smaller range: the PG has grown by a merge.
         let holds = |b: &Backoff| b.covers(begin) && *end <= b.end;
         if self.of.get(&pg).is_some_and(|all| all.iter().any(holds)) {
             return None;
         }
         self.last += 1;
-        let b = Backoff { id: self.last, begin: begin.clone(), end: end.clone(), state: State::New };
+        let b =
+            Backoff { id: self.last, begin: begin.clone(), end: end.clone(), state: State::New };
         let said = said(pg, epoch, backoff_op::BLOCK, &b);
         self.of.entry(pg).or_default().push(b);
         Some(said)
@@ -119,7 +134,12 @@ impl Backoffs {
     }
 
     /// The client may go on, with all of a PG or with one object; what it is to be told.
-    pub fn unblock(&mut self, pg: SpgId, object: Option<&HObject>, epoch: Epoch) -> Vec<MOsdBackoff> {
+    pub fn unblock(
+        &mut self,
+        pg: SpgId,
+        object: Option<&HObject>,
+        epoch: Epoch,
+    ) -> Vec<MOsdBackoff> {
         let Some(all) = self.of.get_mut(&pg) else { return Vec::new() };
         let mut out = Vec::new();
         all.retain_mut(|b| {
@@ -145,7 +165,9 @@ impl Backoffs {
             State::Acked => "acked",
             State::Deleting => "deleting",
         };
-        self.of.iter().flat_map(move |(pg, all)| all.iter().map(move |b| (*pg, b.id, &b.begin, &b.end, state(b))))
+        self.of.iter().flat_map(move |(pg, all)| {
+            all.iter().map(move |b| (*pg, b.id, &b.begin, &b.end, state(b)))
+        })
     }
 }
 
@@ -158,7 +180,8 @@ fn said(spg: SpgId, epoch: Epoch, op: u8, b: &Backoff) -> MOsdBackoff {
 pub(crate) struct Held {
     /// Connections that were told to stop because the PG does not serve.
     conns: BTreeSet<ConnId>,
-    /// Objects of which somebody was told to ask nothing, with what has to be recovered first: the object, or clones of it.
+    /// Objects of which somebody was told to ask nothing, with what has to be recovered first: the
+    /// object, or clones of it.
     objects: BTreeMap<HObject, BTreeSet<HObject>>,
 }
 
@@ -230,20 +253,35 @@ impl Pg {
         }
     }
 
-    /// All requests on this object wait until `awaited`, which is it or a clone of it, is recovered: who knows backoffs holds them
-    /// itself.
+    /// All requests on this object wait until `awaited`, which is it or a clone of it, is
+    /// recovered: who knows backoffs holds them itself.
     pub(crate) fn back_off_object(&mut self, object: &HObject, awaited: &HObject, cx: &mut Cx<'_>) {
-        let Some(unfound) = self.active().map(|a| a.recovery.unfound.contains(awaited)) else { return };
+        let Some(unfound) = self.active().map(|a| a.recovery.unfound.contains(awaited)) else {
+            return;
+        };
         let wait = |p| p == Patience::Endless || p == Patience::Long && !unfound;
         self.hold_back(object, awaited, |q| !wait(q.patience()), cx);
     }
 
-    /// The client of this connection holds what it has for an object, until a clone of it is recovered that it wants to read.
-    pub(crate) fn back_off_reader(&mut self, conn: ConnId, object: &HObject, clone: &HObject, cx: &mut Cx<'_>) {
+    /// The client of this connection holds what it has for an object, until a clone of it is
+    /// recovered that it wants to read.
+    pub(crate) fn back_off_reader(
+        &mut self,
+        conn: ConnId,
+        object: &HObject,
+        clone: &HObject,
+        cx: &mut Cx<'_>,
+    ) {
         self.hold_back(object, clone, |q| q.conn() == conn, cx);
     }
 
-    fn hold_back(&mut self, object: &HObject, awaited: &HObject, go: impl Fn(&Request) -> bool, cx: &mut Cx<'_>) {
+    fn hold_back(
+        &mut self,
+        object: &HObject,
+        awaited: &HObject,
+        go: impl Fn(&Request) -> bool,
+        cx: &mut Cx<'_>,
+    ) {
         let gone = self.requests.take_from(object, go);
         if gone.is_empty() {
             return;
@@ -255,13 +293,16 @@ impl Pg {
         }
     }
 
-    /// An object may be recovered, or given up, or one of its clones is: then clients that hold requests for it send them again, and
-    /// those that have to wait for another clone hold them once more. They hold pings, too.
+    /// An object may be recovered, or given up, or one of its clones is: then clients that hold
+    /// requests for it send them again, and those that have to wait for another clone hold them
+    /// once more. They hold pings, too.
     pub(crate) fn unblock_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let Some(awaited) = self.held.objects.get(object) else { return };
         // While a clone is awaited the object itself serves: a watch whose client is gone may end.
         self.watches.renew(Some(object), !awaited.contains(object), cx.now.mono_ms);
-        let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else { return };
+        let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else {
+            return;
+        };
         let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.core.missing.contains(o);
         if awaited.iter().any(is_there) {
             self.held.objects.remove(object);
@@ -277,7 +318,9 @@ impl Pg {
         let Some(a) = self.active() else { return };
         if !a.recovery.unfound.is_empty() {
             // Requests wait in the queue of the head, also for a clone.
-            let unfound = |o: &HObject| a.recovery.unfound.range(o.family_start()..=o.clone()).next().is_some();
+            let unfound = |o: &HObject| {
+                a.recovery.unfound.range(o.family_start()..=o.clone()).next().is_some()
+            };
             let waiting = self.requests.waiting_on(unfound);
             waiting.iter().for_each(|o| self.run_object(o, cx));
         }
@@ -335,7 +378,11 @@ mod tests {
         let said = b.block(pg(), &begin, &end, 7).unwrap();
         assert_eq!(b.unblock(pg(), None, 8).len(), 1);
         assert!(b.covers(pg(), &object(0x10)), "sent before the client knew; it must not overtake");
-        assert_eq!(b.block(pg(), &begin, &end, 8), None, "nor is it told anew before it has heard of the end");
+        assert_eq!(
+            b.block(pg(), &begin, &end, 8),
+            None,
+            "nor is it told anew before it has heard of the end"
+        );
         assert!(b.unblock(pg(), None, 8).is_empty(), "told once");
         b.acked(&MOsdBackoff { id: 77, ..ack(&said) });
         b.acked(&said);
@@ -354,7 +401,10 @@ mod tests {
         assert!(b.covers(pg(), &object(8)) && b.covers(pg(), &object(0x10)));
         b.acked(&ack(&small));
         b.acked(&ack(&said));
-        assert_eq!(b.unblock(pg(), None, 9), [MOsdBackoff { op: backoff_op::UNBLOCK, epoch: 9, ..said }]);
+        assert_eq!(
+            b.unblock(pg(), None, 9),
+            [MOsdBackoff { op: backoff_op::UNBLOCK, epoch: 9, ..said }]
+        );
         assert!(b.of.is_empty());
     }
 
@@ -367,9 +417,16 @@ mod tests {
         assert!(b.covers(pg(), &a) && b.covers(pg(), &o) && !b.covers(pg(), &object(0x30)));
         b.acked(&ack(&first));
         b.acked(&ack(&second));
-        assert_eq!(b.iter().map(|(_, id, .., state)| (id, state)).collect::<Vec<_>>(), [(1, "acked"), (2, "acked")]);
+        assert_eq!(
+            b.iter().map(|(_, id, .., state)| (id, state)).collect::<Vec<_>>(),
+            [(1, "acked"), (2, "acked")]
+        );
         assert_eq!(b.unblock(pg(), Some(&a), 8).iter().map(|m| m.id).collect::<Vec<_>>(), [1]);
         assert!(!b.covers(pg(), &a) && b.covers(pg(), &o));
-        assert_eq!(b.unblock(pg(), None, 8).iter().map(|m| m.id).collect::<Vec<_>>(), [2], "the interval's end");
+        assert_eq!(
+            b.unblock(pg(), None, 8).iter().map(|m| m.id).collect::<Vec<_>>(),
+            [2],
+            "the interval's end"
+        );
     }
 }

@@ -1,9 +1,11 @@
-//! What every part of a PG works on: who it is, its interval, its history, its log and its missing set.
+//! What every part of a PG works on: who it is, its interval, its history, its log and its missing
+//! set.
 //!
-//! It owns what is stored of the PG besides its objects ([`PgCore::save`]), and the order in which that becomes durable: a
-//! transaction is submitted here, with what is to follow it ([`After`]), and nothing that tells of it leaves before
-//! ([`PgCore::submit`], [`PgCore::next_due`]). It knows no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which
-//! change what is here, and have it stored, in the same event.
+//! It owns what is stored of the PG besides its objects ([`PgCore::save`]), and the order in which
+//! that becomes durable: a transaction is submitted here, with what is to follow it ([`After`]),
+//! and nothing that tells of it leaves before ([`PgCore::submit`], [`PgCore::next_due`]). It knows
+//! no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
+//! here, and have it stored, in the same event.
 
 use crate::api::{MapView, PeerMsg, PgConfig, PgEffect, Token};
 use crate::erasure::Shape;
@@ -18,7 +20,9 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, UTime, from_slice, to_vec};
 use spirula_maps::SnapIntervals;
 use spirula_messages::cluster::control::MergeWord;
-use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo};
+use spirula_messages::cluster::pg::{
+    CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo,
+};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,12 +58,13 @@ pub(crate) struct PgCore {
     next_token: Token,
     after: VecDeque<(Token, After)>,
     next_seq: u64,
-    /// Primaries of older intervals that may still serve reads, the last epoch of their intervals, and until when; a time
-    /// that is not known any more, after a restart, is [`UNKNOWN_MS`].
+    /// Primaries of older intervals that may still serve reads, the last epoch of their intervals,
+    /// and until when; a time that is not known any more, after a restart, is [`UNKNOWN_MS`].
     pub(crate) readers: Vec<(OsdId, Epoch, u64)>,
     /// The highest number of an entry that was given out here.
     pub(crate) issued: u64,
-    /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if it is known.
+    /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if
+    /// it is known.
     pub(crate) rotten: BTreeMap<HObject, (EVersion, Option<u64>)>,
     /// What cannot happen has happened, see `invariant!`.
     pub(crate) broken: bool,
@@ -105,16 +110,25 @@ impl PgCore {
     ///
     /// # Errors
     /// [`DecodeError`] when a record or the log is damaged.
-    pub(crate) fn load(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
+    pub(crate) fn load(
+        id: SpgId,
+        osd: OsdId,
+        cfg: Arc<PgConfig>,
+        stored: &Stored,
+    ) -> Result<Self, DecodeError> {
         let Record { mut info, interval, past, shaped } = from_slice(&stored.record)?;
         if info.pg != id.pg {
-            return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
+            return Err(DecodeError::Value {
+                what: "PG record of another PG",
+                value: i64::from(info.pg.seed),
+            });
         }
         let head: PgHead = from_slice(&stored.head)?;
         // A member's log may begin later than its primary's.
         let tail = head.log_tail.max(info.head.log_tail);
         info.head = PgHead { log_tail: tail, ..head };
-        let entries: Vec<LogEntry> = stored.log.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
+        let entries: Vec<LogEntry> =
+            stored.log.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
         let mut core = Self::new(id, osd, cfg);
         core.log = PgLog::new(tail, entries);
         core.missing = Missing::load(id, stored.missing.iter().cloned())?;
@@ -177,7 +191,8 @@ impl PgCore {
     }
 
     pub(crate) fn is_whole_at(&self, version: EVersion) -> bool {
-        self.has_copy() && self.info.as_ref().is_some_and(|i| i.is_whole() && i.last_update() == version)
+        self.has_copy()
+            && self.info.as_ref().is_some_and(|i| i.is_whole() && i.last_update() == version)
     }
 
     /// Is there a copy that counts? One that is being deleted does not.
@@ -197,8 +212,8 @@ impl PgCore {
         self.next_seq
     }
 
-    /// The version of the next entry, never one that was given out before (entries may have been taken back since).
-    /// The first of so many, which follow each other.
+    /// The version of the next entry, never one that was given out before (entries may have been
+    /// taken back since). The first of so many, which follow each other.
     pub(crate) fn next_version(&mut self, entries: u64) -> EVersion {
         let newest = self.info.as_ref().map_or(0, |i| i.last_update().version);
         let first = self.issued.max(newest) + 1;
@@ -231,9 +246,11 @@ impl PgCore {
     /// Will this be done when something is durable that is not yet?
     pub(crate) fn will(&self, what: &After) -> bool {
         match what {
-            After::Send(to, msg) => {
-                self.after.iter().rev().any(|(_, a)| matches!(a, After::Send(t, m) if t == to && m == msg))
-            }
+            After::Send(to, msg) => self
+                .after
+                .iter()
+                .rev()
+                .any(|(_, a)| matches!(a, After::Send(t, m) if t == to && m == msg)),
             _ => false,
         }
     }
@@ -245,7 +262,8 @@ impl PgCore {
 
     /// Does `after` when all that was submitted before is durable; gives it back if it is.
     pub(crate) fn after_all(&mut self, after: After) -> Option<After> {
-        // The newest that was taken: a number may have gone with a transaction that the store refused.
+        // The newest that was taken: a number may have gone with a transaction that the store
+        // refused.
         match self.after.back().map(|(token, _)| *token) {
             None => Some(after),
             Some(token) => {
@@ -260,7 +278,8 @@ impl PgCore {
         self.after.pop_front_if(|(token, _)| *token <= durable).map(|(_, after)| after)
     }
 
-    /// The store refuses this transaction and all later ones: nothing of what was to follow them does.
+    /// The store refuses this transaction and all later ones: nothing of what was to follow them
+    /// does.
     pub(crate) fn forget_from(&mut self, refused: Token) {
         let left = self.after.partition_point(|(token, _)| *token < refused);
         self.after.truncate(left);
@@ -289,7 +308,9 @@ impl PgCore {
     /// The change that stores what every write changes, as it is in memory.
     pub(crate) fn head_op(&self) -> MetaOp {
         match &self.info {
-            Some(info) => MetaOp::Set { key: self.head_key.clone(), value: to_vec(&info.head).into() },
+            Some(info) => {
+                MetaOp::Set { key: self.head_key.clone(), value: to_vec(&info.head).into() }
+            }
             None => MetaOp::Remove { key: self.head_key.clone() },
         }
     }
@@ -302,7 +323,11 @@ impl PgCore {
     /// The changes that store everything but objects and log as it is in memory.
     pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
         let key = self.record_key.clone();
-        let readers = self.readers.iter().map(|(osd, last, _)| OldReader { osd: *osd, last: *last, left_ms: 0 });
+        let readers = self.readers.iter().map(|(osd, last, _)| OldReader {
+            osd: *osd,
+            last: *last,
+            left_ms: 0,
+        });
         if let Some(info) = &mut self.info {
             info.readers = readers.collect();
         }
@@ -360,13 +385,16 @@ impl PgCore {
         if closed.rw {
             match self.past.last_mut() {
                 Some(p)
-                    if planted!(self.cfg, LostForever) && p.acting == closed.acting && p.primary == closed.primary =>
+                    if planted!(self.cfg, LostForever)
+                        && p.acting == closed.acting
+                        && p.primary == closed.primary =>
                 {
                     p.last = closed.last;
                 }
                 // Whoever must be heard for the later one is heard for the earlier one, too; so an
-                // OSD that comes and goes adds no more than the sets it makes. The one that stays begins where the later one
-                // begins: who was declared lost before, and came back to take part in it, is waited for.
+                // OSD that comes and goes adds no more than the sets it makes. The one that stays
+                // begins where the later one begins: who was declared lost before, and came back to
+                // take part in it, is waited for.
                 _ => {
                     self.past.retain(|p| p.acting != closed.acting || p.primary != closed.primary);
                     self.past.push(closed);
@@ -375,7 +403,13 @@ impl PgCore {
         }
         if view.gap && view.epoch > last + 1 {
             let (first, last) = (last + 1, view.epoch - 1);
-            self.past.push(PastInterval { first, last, primary: Peer::NONE, rw: true, ..PastInterval::default() });
+            self.past.push(PastInterval {
+                first,
+                last,
+                primary: Peer::NONE,
+                rw: true,
+                ..PastInterval::default()
+            });
         }
         forget_before(&mut self.past, info.lec);
     }
@@ -400,16 +434,27 @@ impl PgCore {
     pub(crate) fn told_info(&self, cx: &Cx<'_>) -> Option<PgInfo> {
         let info = self.info.clone().filter(|_| self.has_copy())?;
         let all = planted!(self.cfg, MissingIsHollow);
-        let hollow = self.missing.iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
-        Some(PgInfo { missing: self.missing.len() as u32, hollow, readers: self.told_readers(cx), ..info })
+        let hollow =
+            self.missing.iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
+        Some(PgInfo {
+            missing: self.missing.len() as u32,
+            hollow,
+            readers: self.told_readers(cx),
+            ..info
+        })
     }
 
     /// Who may still serve reads as the primary of an older interval, for others.
     pub(crate) fn told_readers(&self, cx: &Cx<'_>) -> Vec<OldReader> {
-        let left =
-            |until: u64| self.reads_until(until, cx).saturating_sub(cx.now.mono_ms).min(u64::from(u32::MAX)) as u32;
-        let all =
-            self.readers.iter().map(|(osd, last, until)| OldReader { osd: *osd, last: *last, left_ms: left(*until) });
+        let left = |until: u64| {
+            self.reads_until(until, cx).saturating_sub(cx.now.mono_ms).min(u64::from(u32::MAX))
+                as u32
+        };
+        let all = self.readers.iter().map(|(osd, last, until)| OldReader {
+            osd: *osd,
+            last: *last,
+            left_ms: left(*until),
+        });
         all.filter(|r| r.left_ms > 0).collect()
     }
 
@@ -423,7 +468,12 @@ impl PgCore {
     }
 
     pub(crate) fn ctl(&self, to: Peer, body: CtlBody) -> PeerMsg {
-        PeerMsg::Ctl(Box::new(PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body }))
+        PeerMsg::Ctl(Box::new(PgCtl {
+            pg: self.id,
+            ends: self.ends(to),
+            epoch: self.interval.since,
+            body,
+        }))
     }
 
     /// The shards at the ends of a message to `to`.
@@ -431,8 +481,8 @@ impl PgCore {
         Ends { from: self.me.shard, to: to.shard }
     }
 
-    /// What the monitor was told for a merge is no longer so: a merge that it began now would hold up
-    /// writes for nothing.
+    /// What the monitor was told for a merge is no longer so: a merge that it began now would hold
+    /// up writes for nothing.
     pub(crate) fn take_back_merge(&self, cx: &mut Cx<'_>) {
         cx.out.push(PgEffect::Mergeable(MergeWord { epoch: self.epoch(), ..MergeWord::default() }));
     }

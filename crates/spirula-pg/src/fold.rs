@@ -15,8 +15,9 @@
 //! *While a merge is pending nothing is written.* Every primary that has seen the pending map holds
 //! writes back, in every interval; a PG is ready only in an interval that began with or after the
 //! pending, when all acting members (no fewer than the pool's size, each of the up set) have
-//! recorded its activation, lack nothing, and have every entry durably. From then on until the merge
-//! is done or given up, no entry follows the version that it told: a report once true stays true.
+//! recorded its activation, lack nothing, and have every entry durably. From then on until the
+//! merge is done or given up, no entry follows the version that it told: a report once true stays
+//! true.
 //!
 //! *The monitor merges only what is together.* It takes two reports only if both were true with the
 //! very map that it changes, and name the same acting set, which that map gives both PGs. So at the
@@ -24,28 +25,29 @@
 //!
 //! *A copy is good or void.* An OSD folds a copy of the target and one of the source if both are
 //! whole and end at exactly the versions in the map. A version names one entry of one history, so
-//! such copies are equal to those of the reporting members, wherever they are and whenever their OSD
-//! gets to that map. Any other (a source without target, one that is behind or ahead of the history,
-//! one of an OSD that could not follow every map) is void from then on, durably: it counts for
-//! nothing in peering and is deleted, or filled anew. Nothing is lost by that: the good copies are as many
-//! as the pool has members, less those that failed since.
+//! such copies are equal to those of the reporting members, wherever they are and whenever their
+//! OSD gets to that map. Any other (a source without target, one that is behind or ahead of the
+//! history, one of an OSD that could not follow every map) is void from then on, durably: it counts
+//! for nothing in peering and is deleted, or filled anew. Nothing is lost by that: the good copies
+//! are as many as the pool has members, less those that failed since.
 //!
-//! *Nor is anything taken back in an erasure-coded PG.* Each shard's copies fold by themselves, by the same
-//! rule. All members had all entries durably when the PG was ready, so the fold forgets the undo copies; the
-//! acting members were `k + m`, so the loss of `m` after it is borne as ever.
+//! *Nor is anything taken back in an erasure-coded PG.* Each shard's copies fold by themselves, by
+//! the same rule. All members had all entries durably when the PG was ready, so the fold forgets
+//! the undo copies; the acting members were `k + m`, so the loss of `m` after it is borne as ever.
 //!
-//! *After it the rules of peering hold.* All good copies have the same history: one activation (`les`
-//! is the epoch before the merge), no log but one position (a new version, later than any of either
-//! PG, so that a copy from before the merge shares nothing with it and is filled anew), the requests
-//! of both for resends. Intervals of either PG since it was last known clean are kept, together with
-//! the last ones, so that the leases of older primaries of *both* are waited for; what both copies knew to
-//! be shared (`history_les`, `lec`) is the lesser of the two.
+//! *After it the rules of peering hold.* All good copies have the same history: one activation
+//! (`les` is the epoch before the merge), no log but one position (a new version, later than any of
+//! either PG, so that a copy from before the merge shares nothing with it and is filled anew), the
+//! requests of both for resends. Intervals of either PG since it was last known clean are kept,
+//! together with the last ones, so that the leases of older primaries of *both* are waited for;
+//! what both copies knew to be shared (`history_les`, `lec`) is the lesser of the two.
 //!
-//! *A crash between any two steps.* What a fold changes is one transaction, with the epoch of its map
-//! ([`Pg::shaped`]): an OSD that starts again from an older map shows that PG no map before it. The
-//! monitor's part is one change of the map each. If the monitor's leader goes, the reports are repeated.
-//! A pending merge that is not ready in time is given up: the next map has another interval, and writes
-//! go on; reports from before are of an older map than the one that a later merge changes.
+//! *A crash between any two steps.* What a fold changes is one transaction, with the epoch of its
+//! map ([`Pg::shaped`]): an OSD that starts again from an older map shows that PG no map before it.
+//! The monitor's part is one change of the map each. If the monitor's leader goes, the reports are
+//! repeated. A pending merge that is not ready in time is given up: the next map has another
+//! interval, and writes go on; reports from before are of an older map than the one that a later
+//! merge changes.
 
 use crate::Now;
 use crate::api::{MapView, Merged, PgEffect};
@@ -66,8 +68,9 @@ pub fn target_of(pg: PgId, pg_num: u32) -> PgId {
     PgId::new(pg.pool, hash::stable_mod(pg.seed, pg_num.max(1), hash::mask_for(pg_num.max(1))))
 }
 
-/// What must be folded before the map of `epoch` is shown, in which pools have as many PGs as `pg_num`
-/// says (`None` for one that does not exist): each target with the sources that are stored here.
+/// What must be folded before the map of `epoch` is shown, in which pools have as many PGs as
+/// `pg_num` says (`None` for one that does not exist): each target with the sources that are stored
+/// here.
 pub fn folds<'a>(
     pgs: impl IntoIterator<Item = (&'a SpgId, &'a Pg)>,
     epoch: Epoch,
@@ -75,7 +78,9 @@ pub fn folds<'a>(
 ) -> BTreeMap<SpgId, Vec<SpgId>> {
     let mut out: BTreeMap<SpgId, Vec<SpgId>> = BTreeMap::new();
     for (id, pg) in pgs {
-        let Some(n) = pg_num(id.pg.pool).filter(|_| pg.exists() && pg.shaped() < epoch) else { continue };
+        let Some(n) = pg_num(id.pg.pool).filter(|_| pg.exists() && pg.shaped() < epoch) else {
+            continue;
+        };
         if id.pg.seed >= n {
             out.entry(SpgId::new(target_of(id.pg, n), id.shard)).or_default().push(*id);
         } else if hash::range_bits(id.pg.seed, n) < hash::range_bits(id.pg.seed, pg.pg_num()) {
@@ -86,8 +91,8 @@ pub fn folds<'a>(
 }
 
 impl Pg {
-    /// Gives up what this PG does here, before it is folded into another because of the map of `epoch`. What it waited for to
-    /// become durable is of no interest any more.
+    /// Gives up what this PG does here, before it is folded into another because of the map of
+    /// `epoch`. What it waited for to become durable is of no interest any more.
     pub fn retire(
         &mut self,
         epoch: Epoch,
@@ -103,10 +108,13 @@ impl Pg {
     }
 
     /// Folds `sources`, retired, into this PG, for a pool of `pg_num` PGs, because of the map of
-    /// `epoch`, which neither has seen. `merged` is what that map says of the merge; `None` if it was not the
-    /// very next one, or says nothing of these two. Must come before the map, for every target of which or of
-    /// whose source something is stored. The effects hold one transaction.
-    #[allow(clippy::too_many_arguments, reason = "the shell's part of every event, and the map's words")]
+    /// `epoch`, which neither has seen. `merged` is what that map says of the merge; `None` if it
+    /// was not the very next one, or says nothing of these two. Must come before the map, for every
+    /// target of which or of whose source something is stored. The effects hold one transaction.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the shell's part of every event, and the map's words"
+    )]
     pub fn fold(
         &mut self,
         mut sources: Vec<Pg>,
@@ -125,13 +133,16 @@ impl Pg {
                 self.core.has_copy() && s.core.has_copy() && m.source == s.core.id
             }
             ([s], Some(m)) => {
-                m.source == s.core.id && self.core.is_whole_at(m.target_version) && s.core.is_whole_at(m.source_version)
+                m.source == s.core.id
+                    && self.core.is_whole_at(m.target_version)
+                    && s.core.is_whole_at(m.source_version)
             }
             _ => false,
         };
         let newest = merged.map_or(0, |m| m.source_version.version.max(m.target_version.version));
         let at = EVersion::new(epoch, newest + 1);
-        // Nothing of a good copy will be taken back, and of any other nothing counts: undo copies go.
+        // Nothing of a good copy will be taken back, and of any other nothing counts: undo copies
+        // go.
         for pg in sources.iter_mut().chain([&mut *self]) {
             let all = pg.core.info.as_ref().map(PgInfo::last_update);
             all.into_iter().for_each(|to| undo::roll_forward(&mut pg.core, to, &mut txn));
@@ -149,7 +160,8 @@ impl Pg {
         }
         txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
         if !good {
-            tracing::info!(pg = %self.core.id, epoch, "the copy does not belong to what was merged; it is void");
+            tracing::info!(pg = %self.core.id, epoch, "the copy does not belong to what was \
+                merged; it is void");
             make_void(&mut self.core);
         } else {
             let entries = self.core.log.dups().cloned().map(|d| d.to_entry(self.core.id.pool));
@@ -174,7 +186,8 @@ impl Pg {
         let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.core.id.seed));
         let (Some(a), Some(info)) = (self.active(), &self.core.info) else { return };
         let pending = self.core.interval.premerge;
-        let idle = a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing.is_empty();
+        let idle =
+            a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing.is_empty();
         let able = wanted && a.clean && a.activated && a.serving && (!pending || idle);
         let word = able.then(|| MergeWord {
             epoch: view.epoch,
@@ -186,7 +199,9 @@ impl Pg {
             acting: Peer::places(&view.acting, Self::pool_size(&view)),
         });
         // While it is only able, one word will do for all maps.
-        let key = word.as_ref().map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval.since }));
+        let key = word
+            .as_ref()
+            .map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval.since }));
         let Some(a) = self.active_mut() else { return };
         let told = std::mem::replace(&mut a.merge_told, key);
         match word {
@@ -202,8 +217,12 @@ fn take_in(core: &mut PgCore, s: &mut PgCore, at: EVersion) {
     let epoch = at.epoch;
     let (Some(info), Some(theirs)) = (&mut core.info, &s.info) else { return };
     let forgetful = planted!(core.cfg, FoldForgetsRequests);
-    let (log, forgot) =
-        core.log.folded((!forgetful).then_some((&s.log, s.id.seed)), at, core.id.pool, core.cfg.dups_tracked);
+    let (log, forgot) = core.log.folded(
+        (!forgetful).then_some((&s.log, s.id.seed)),
+        at,
+        core.id.pool,
+        core.cfg.dups_tracked,
+    );
     core.log = log;
     info.head = PgHead {
         last_update: at,

@@ -5,12 +5,14 @@
 //! first epoch of one is its name, and every message between OSDs about a PG carries it. A
 //! member that has reached an interval takes no more part in older ones.
 //!
-//! Who took a whole map and not those before it (they are gone at the monitors, or the next one did not fit) cannot tell when the
-//! interval began that it finds, and calls it by the epoch of that map. Every epoch belongs to one interval of a PG, and who has
-//! the maps up to an epoch and has seen none end its interval knows that it is one of it. So a message is of the receiver's
-//! interval if it is called by **any epoch from the receiver's name on**, and the receiver answers by the name that it was given.
-//! A name before the receiver's own is of an older interval, or of a time of which it knows nothing: it takes no part in that, and
-//! lets a primary that asks hear its own name. What such a member does not know of older intervals it learns from one that does.
+//! Who took a whole map and not those before it (they are gone at the monitors, or the next one did
+//! not fit) cannot tell when the interval began that it finds, and calls it by the epoch of that
+//! map. Every epoch belongs to one interval of a PG, and who has the maps up to an epoch and has
+//! seen none end its interval knows that it is one of it. So a message is of the receiver's
+//! interval if it is called by **any epoch from the receiver's name on**, and the receiver answers
+//! by the name that it was given. A name before the receiver's own is of an older interval, or of a
+//! time of which it knows nothing: it takes no part in that, and lets a primary that asks hear its
+//! own name. What such a member does not know of older intervals it learns from one that does.
 //!
 //! A closed interval *may have taken writes* if its acting set was large enough and its primary
 //! is on record (`up_thru`) as alive in it: a primary becomes active only after the map says so.
@@ -99,7 +101,8 @@ impl Interval {
         }
     }
 
-    /// Does the interval of PG `seed` go on with this map? Splits and merges of others do not end it.
+    /// Does the interval of PG `seed` go on with this map? Splits and merges of others do not end
+    /// it.
     pub fn continues(&self, seed: u32, view: &MapView) -> bool {
         let pool = view.pool.as_deref();
         self.up == view.up
@@ -109,7 +112,9 @@ impl Interval {
             && self.size == pool.map_or(0, |p| p.size as u32)
             && self.min_size == pool.map_or(0, |p| p.min_size as u32)
             && match pool {
-                Some(p) => self.pg_num > 0 && range_bits(seed, self.pg_num) == range_bits(seed, p.pg_num),
+                Some(p) => {
+                    self.pg_num > 0 && range_bits(seed, self.pg_num) == range_bits(seed, p.pg_num)
+                }
                 None => self.pg_num == 0,
             }
             && self.premerge == view.is_premerge(seed)
@@ -118,12 +123,15 @@ impl Interval {
     /// The closed interval, whose last map was `last`; without that map the worst is assumed.
     /// `lec` is the last epoch in which the PG is known to have been clean.
     pub fn close(&self, last_epoch: Epoch, last: Option<&MapView>, lec: Epoch) -> PastInterval {
-        let could = self.primary.is_some() && !self.acting.is_empty() && self.acting.len() >= self.min_size as usize;
+        let could = self.primary.is_some()
+            && !self.acting.is_empty()
+            && self.acting.len() >= self.min_size as usize;
         let alive = match last {
             None => true,
             Some(view) => {
                 let of_primary = view.osds.get(&self.primary.osd);
-                of_primary.is_some_and(|o| o.up && o.up_from <= self.since && o.up_thru >= self.since)
+                of_primary
+                    .is_some_and(|o| o.up && o.up_from <= self.since && o.up_thru >= self.since)
                     || (self.since..=last_epoch).contains(&lec)
             }
         };
@@ -143,8 +151,9 @@ impl Interval {
 pub struct Prior {
     /// Those that are up: all of them are asked.
     pub probe: BTreeSet<Peer>,
-    /// Members of older intervals that are down, and when each was declared lost (0: it was not; `None`:
-    /// the map knows it no more). Their return changes the picture, and so does that declaration.
+    /// Members of older intervals that are down, and when each was declared lost (0: it was not;
+    /// `None`: the map knows it no more). Their return changes the picture, and so does that
+    /// declaration.
     pub down: BTreeMap<Peer, Option<Epoch>>,
     /// An interval that may have taken writes has no member up: these are in the way. `None`:
     /// nothing is in the way.
@@ -183,7 +192,10 @@ impl Prior {
             }
             let silent = i.primary.is_some()
                 && i.primary.osd != me.osd
-                && view.osds.get(&i.primary.osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= i.last);
+                && view
+                    .osds
+                    .get(&i.primary.osd)
+                    .is_none_or(|o| !o.up && !o.dead && o.up_from <= i.last);
             if silent && !p.holders.contains(&i.primary.osd) {
                 p.holders.push(i.primary.osd);
             }
@@ -224,7 +236,10 @@ mod tests {
         let osds: BTreeMap<OsdId, OsdView> = osds
             .iter()
             .map(|(o, up, up_from, up_thru)| {
-                (*o, OsdView { up: *up, up_from: *up_from, up_thru: *up_thru, ..OsdView::default() })
+                (
+                    *o,
+                    OsdView { up: *up, up_from: *up_from, up_thru: *up_thru, ..OsdView::default() },
+                )
             })
             .collect();
         MapView { epoch, osds: Arc::new(osds), ..MapView::default() }
@@ -284,7 +299,14 @@ mod tests {
     #[test]
     fn a_member_declared_lost_or_removed_is_waited_for_no_more() {
         let acting = Peer::members(&[2], false);
-        let past = [PastInterval { first: 6, last: 9, primary: acting[0], acting, rw: true, ..Default::default() }];
+        let past = [PastInterval {
+            first: 6,
+            last: 9,
+            primary: acting[0],
+            acting,
+            rw: true,
+            ..Default::default()
+        }];
         let with = |epoch, lost_at| {
             let mut v = view(epoch, &[(0, true, 1, 0), (2, false, 1, 0)]);
             Arc::make_mut(&mut v.osds).get_mut(&2).unwrap().lost_at = lost_at;
@@ -299,6 +321,9 @@ mod tests {
         let next = Prior::new(&past, &lost, 0, Peer::whole(0), 1);
         assert!(next.blocked_by.is_none() && !next.affected_by(&with(14, 10)));
         let removed = view(14, &[(0, true, 1, 0)]);
-        assert!(p.affected_by(&removed) && Prior::new(&past, &removed, 0, Peer::whole(0), 1).blocked_by.is_none());
+        assert!(
+            p.affected_by(&removed)
+                && Prior::new(&past, &removed, 0, Peer::whole(0), 1).blocked_by.is_none()
+        );
     }
 }

@@ -48,8 +48,8 @@ use std::collections::BTreeMap;
 /// The asker counts on this share of a lease: 1 − the tolerated difference of clock rates.
 pub const DRIFT: (u64, u64) = (8, 10);
 
-/// The asker counts on so much less of a lease, milliseconds, whatever its length: so long a virtual machine may stand still together
-/// with its clocks, as while it is moved to another host.
+/// The asker counts on so much less of a lease, milliseconds, whatever its length: so long a
+/// virtual machine may stand still together with its clocks, as while it is moved to another host.
 pub const PAUSE_MS: u64 = 600;
 
 /// Leases of one OSD, given and held. Times are monotonic milliseconds.
@@ -75,7 +75,13 @@ impl Leases {
     /// No leases yet. `longest_ms` must be the same in the whole cluster and for all time, or
     /// at least never shorter than what an earlier incarnation gave.
     pub fn new(longest_ms: u64, now_ms: u64) -> Self {
-        Self { longest_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new(), surrendered: false }
+        Self {
+            longest_ms,
+            started_ms: now_ms,
+            granted: BTreeMap::new(),
+            held: BTreeMap::new(),
+            surrendered: false,
+        }
     }
 
     /// Nobody can hold a lease that an earlier incarnation granted.
@@ -83,8 +89,8 @@ impl Leases {
         self.started_ms = self.started_ms.saturating_sub(self.longest_ms);
     }
 
-    /// Grants `to` a lease of `length_ms`, or of the longest length if that is less, and returns its length, for the answer to its
-    /// ping.
+    /// Grants `to` a lease of `length_ms`, or of the longest length if that is less, and returns
+    /// its length, for the answer to its ping.
     pub fn grant(&mut self, to: OsdId, length_ms: u64, now_ms: u64) -> u64 {
         let length = length_ms.min(self.longest_ms);
         let until = self.granted.entry(to).or_default();
@@ -98,14 +104,15 @@ impl Leases {
         self.surrendered = true;
     }
 
-    /// Takes a grant from an answer to a ping sent at `sent_ms`, which is not later than now; `map` is our own map's epoch.
-    /// Nobody gives more than leases last here.
+    /// Takes a grant from an answer to a ping sent at `sent_ms`, which is not later than now; `map`
+    /// is our own map's epoch. Nobody gives more than leases last here.
     pub fn take(&mut self, from: OsdId, sent_ms: u64, length_ms: u64, epoch: Epoch, map: Epoch) {
         if self.surrendered {
             return;
         }
         let length = length_ms.min(self.longest_ms);
-        let until = sent_ms.saturating_add((length * DRIFT.0 / DRIFT.1).min(length.saturating_sub(PAUSE_MS)));
+        let until = sent_ms
+            .saturating_add((length * DRIFT.0 / DRIFT.1).min(length.saturating_sub(PAUSE_MS)));
         let h = self.held.entry(from).or_default();
         if epoch <= map {
             h.until = h.until.max(until);
@@ -135,22 +142,35 @@ impl Leases {
 
     /// For how long `osd` may serve reads by our leave, milliseconds.
     pub fn granted_left(&self, osd: OsdId, now_ms: u64) -> u64 {
-        self.granted.get(&osd).copied().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
+        self.granted
+            .get(&osd)
+            .copied()
+            .unwrap_or(0)
+            .max(self.forgotten_until())
+            .saturating_sub(now_ms)
     }
 
     /// For how long anybody may serve reads by our leave, milliseconds.
     pub fn granted_longest(&self, now_ms: u64) -> u64 {
-        self.granted.values().copied().max().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
+        self.granted
+            .values()
+            .copied()
+            .max()
+            .unwrap_or(0)
+            .max(self.forgotten_until())
+            .saturating_sub(now_ms)
     }
 }
 
 impl Pg {
-    /// A newer map of the interval: of those that may read as primaries of older ones, some may be dead by now.
+    /// A newer map of the interval: of those that may read as primaries of older ones, some may be
+    /// dead by now.
     pub(crate) fn forget_dead_readers(&mut self, cx: &mut Cx<'_>) {
         if self.active().is_none_or(|a| a.wait_until == 0) {
             return;
         }
-        let known = self.core.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
+        let known =
+            self.core.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
         let Some(view) = self.core.view.clone() else {
             return invariant!(self.core, "a primary is active without a map");
         };

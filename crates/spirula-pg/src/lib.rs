@@ -39,13 +39,15 @@
 //!   effects of the event before it;
 //! * transactions of an OSD become durable in the order they were submitted (at least those
 //!   of one PG and of the PGs split from it);
-//! * messages between two OSDs arrive in order, none twice, and never at another incarnation than the one
-//!   the sender's map names. Any may be lost; where a session was lost with both ends alive, the PGs at both
-//!   are told ([`PgEvent::Renewed`]), and what is open is repeated (`repeat`);
+//! * messages between two OSDs arrive in order, none twice, and never at another incarnation than
+//!   the one the sender's map names. Any may be lost; where a session was lost with both ends
+//!   alive, the PGs at both are told ([`PgEvent::Renewed`]), and what is open is repeated
+//!   (`repeat`);
 //! * every PG is given every map, in order, from the newest one processed before a restart on
 //!   ([`MapView::gap`] where that is impossible), and is told from when on the maps show this
 //!   incarnation up ([`MapView::live`]); every stored PG is split before it sees a map with
-//!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is down for at least one epoch;
+//!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is
+//!   down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
@@ -64,9 +66,9 @@ macro_rules! planted {
     };
 }
 
-/// What cannot happen has happened: `invariant!(pg, "what: {}", …)`, then a return that changes nothing more. Tests and
-/// simulators panic. A release says so in its log, not too often, and the PG begins its peering anew when the event is over,
-/// which finds out what everybody has.
+/// What cannot happen has happened: `invariant!(pg, "what: {}", …)`, then a return that changes
+/// nothing more. Tests and simulators panic. A release says so in its log, not too often, and the
+/// PG begins its peering anew when the event is over, which finds out what everybody has.
 macro_rules! invariant {
     ($pg:expr, $($what:tt)+) => {
         $pg.is_broken(format_args!($($what)+))
@@ -109,8 +111,8 @@ mod write;
 #[cfg(feature = "plant-bugs")]
 pub use api::Bug;
 pub use api::{
-    ClientOp, ConnId, CreateAnswer, LargeOmap, LogLevel, MapView, Merged, Now, OpId, OsdView, PeerMsg, Permits,
-    PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Token, TurnKind,
+    ClientOp, ConnId, CreateAnswer, LargeOmap, LogLevel, MapView, Merged, Now, OpId, OsdView,
+    PeerMsg, Permits, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Token, TurnKind,
 };
 pub use backoff::{Backoffs, Patience};
 pub use fold::{folds, target_of};

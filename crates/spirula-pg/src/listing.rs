@@ -6,8 +6,8 @@ use crate::missing::Missing;
 use bytes::Bytes;
 use spirula_types::HObject;
 
-/// A reader that lists objects that are missing here as if they were here. They exist: a listing need
-/// not wait for their recovery, nor go without them.
+/// A reader that lists objects that are missing here as if they were here. They exist: a listing
+/// need not wait for their recovery, nor go without them.
 pub(crate) struct WithMissing<'a> {
     pub reader: &'a dyn ObjectReader,
     pub missing: &'a Missing,
@@ -26,7 +26,12 @@ impl ObjectReader for WithMissing<'_> {
         self.reader.read(object, offset, length)
     }
 
-    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+    fn read_with_crc(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Bytes, Option<u32>), ReadError> {
         self.reader.read_with_crc(object, offset, length)
     }
 
@@ -34,7 +39,12 @@ impl ObjectReader for WithMissing<'_> {
         self.reader.size(object)
     }
 
-    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+    fn extents(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, u64)>, ReadError> {
         self.reader.extents(object, offset, length)
     }
 
@@ -53,7 +63,12 @@ impl ObjectReader for WithMissing<'_> {
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
         let mut found = self.reader.list(from, until, max)?;
         if !self.missing.is_empty() {
-            let lacked = self.missing.from(from).map(|(o, _)| o).take_while(|o| *o < until || until.max).take(max);
+            let lacked = self
+                .missing
+                .from(from)
+                .map(|(o, _)| o)
+                .take_while(|o| *o < until || until.max)
+                .take(max);
             found.extend(lacked.cloned());
             found.sort();
             found.dedup();

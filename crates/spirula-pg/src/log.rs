@@ -31,7 +31,8 @@ pub struct Dup {
     pub returns: Vec<OpReturn>,
 }
 
-/// With what the PG writes of its own (clones, trims) a log remembers so many times as many entries as requests, at most.
+/// With what the PG writes of its own (clones, trims) a log remembers so many times as many entries
+/// as requests, at most.
 const WITH_OWN: usize = 4;
 
 impl Dup {
@@ -75,8 +76,8 @@ impl Dup {
     }
 }
 
-/// Bytes of outputs remembered of trimmed requests, at most: the log must fit into one transaction. Beyond it the oldest
-/// requests are remembered without what their ops gave.
+/// Bytes of outputs remembered of trimmed requests, at most: the log must fit into one transaction.
+/// Beyond it the oldest requests are remembered without what their ops gave.
 const RETURNS_KEPT: usize = 1 << 20;
 
 /// Merged PGs beyond which no more requests are remembered.
@@ -174,8 +175,9 @@ impl PgLog {
         self.position(v).ok().and_then(|i| self.entries.get(i))
     }
 
-    /// The newest entry that changed an object or removed it. What another copy is asked for is the version that this one
-    /// made: a request that failed has an entry, and no copy has an object in its version.
+    /// The newest entry that changed an object or removed it. What another copy is asked for is the
+    /// version that this one made: a request that failed has an entry, and no copy has an object in
+    /// its version.
     pub fn last_change(&self, object: &HObject) -> Option<&LogEntry> {
         self.entries.iter().rev().find(|e| e.object == *object && e.kind != EntryKind::Nothing)
     }
@@ -209,10 +211,16 @@ impl PgLog {
         self.entries.range(from..)
     }
 
-    /// Where to trim so that `keep` entries stay, and fewer if they have more than `most` bytes (then
-    /// an eighth more goes), at or before `floor`; `None` if fewer than `keep + slack` are there and
-    /// they are not too large, or nothing may go.
-    pub fn trim_point(&self, keep: usize, slack: usize, most: usize, floor: EVersion) -> Option<EVersion> {
+    /// Where to trim so that `keep` entries stay, and fewer if they have more than `most` bytes
+    /// (then an eighth more goes), at or before `floor`; `None` if fewer than `keep + slack` are
+    /// there and they are not too large, or nothing may go.
+    pub fn trim_point(
+        &self,
+        keep: usize,
+        slack: usize,
+        most: usize,
+        floor: EVersion,
+    ) -> Option<EVersion> {
         let mut stay = if self.entries.len() > keep + slack { keep } else { self.entries.len() };
         if self.bytes > most {
             let (mut bytes, mut few) = (self.bytes, self.entries.len());
@@ -240,8 +248,9 @@ impl PgLog {
     /// Trims entries up to and including `to`; of them, at most `tracked` requests (counting
     /// the entries that stay) are remembered on. Returns up to where everything is forgotten.
     ///
-    /// What the PG writes of its own takes no places among these, within a bound: there may be thousands of trims within the second
-    /// in which a client whose connection broke sends again what was done.
+    /// What the PG writes of its own takes no places among these, within a bound: there may be
+    /// thousands of trims within the second in which a client whose connection broke sends again
+    /// what was done.
     pub fn trim(&mut self, to: EVersion, tracked: usize) -> Option<EVersion> {
         while let Some(e) = self.entries.pop_front_if(|e| e.version <= to) {
             self.bytes -= e.weight();
@@ -253,8 +262,8 @@ impl PgLog {
 
     /// Forgets the oldest requests beyond `tracked`; returns up to where everything is forgotten.
     ///
-    /// Each PG whose requests are remembered keeps as many as a PG does. Within bounds: all of the log must fit into one
-    /// transaction.
+    /// Each PG whose requests are remembered keeps as many as a PG does. Within bounds: all of the
+    /// log must fit into one transaction.
     fn forget(&mut self, tracked: usize) -> Option<EVersion> {
         let tracked = tracked.saturating_mul((1 + self.homes.len()).min(HOMES_MAX));
         let mut gone = None;
@@ -297,17 +306,28 @@ impl PgLog {
         Some(d)
     }
 
-    /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`: nothing but the requests
-    /// of both, and whether any of them is forgotten, since more than [`PgLog::trim`] keeps were there. `pool` is theirs.
-    pub fn folded(&self, other: Option<(&PgLog, u32)>, at: EVersion, pool: PoolId, tracked: usize) -> (PgLog, bool) {
+    /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at
+    /// `at`: nothing but the requests of both, and whether any of them is forgotten, since more
+    /// than [`PgLog::trim`] keeps were there. `pool` is theirs.
+    pub fn folded(
+        &self,
+        other: Option<(&PgLog, u32)>,
+        at: EVersion,
+        pool: PoolId,
+        tracked: usize,
+    ) -> (PgLog, bool) {
         let all = |log: &PgLog| {
-            let dups: Vec<Dup> = log.dups.iter().cloned().chain(log.entries.iter().map(Dup::of)).collect();
+            let dups: Vec<Dup> =
+                log.dups.iter().cloned().chain(log.entries.iter().map(Dup::of)).collect();
             dups
         };
         let mut dups = all(self);
         if let Some((log, seed)) = other {
             let theirs = all(log).into_iter();
-            dups.extend(theirs.map(|d| Dup { home: if d.home == 0 { seed.saturating_add(1) } else { d.home }, ..d }));
+            dups.extend(theirs.map(|d| Dup {
+                home: if d.home == 0 { seed.saturating_add(1) } else { d.home },
+                ..d
+            }));
         }
         dups.sort_by_key(Dup::key);
         let mut log = PgLog::new(at, dups.into_iter().map(|d| d.to_entry(pool)));
@@ -315,9 +335,10 @@ impl PgLog {
         (log, forgot)
     }
 
-    /// Up to which key what is stored stays when the log is rewound to `to`: requests of merged PGs are kept behind others of
-    /// their epoch ([`key_of`]), so they may lie behind a tail of that epoch. Of such an epoch there are no entries after it:
-    /// a PG writes in the epoch of its merge or later ones.
+    /// Up to which key what is stored stays when the log is rewound to `to`: requests of merged PGs
+    /// are kept behind others of their epoch ([`key_of`]), so they may lie behind a tail of that
+    /// epoch. Of such an epoch there are no entries after it: a PG writes in the epoch of its merge
+    /// or later ones.
     pub fn kept_to(&self, to: EVersion) -> EVersion {
         self.dups.back().map_or(to, |d| d.key().max(to))
     }
@@ -373,7 +394,11 @@ mod tests {
             version: EVersion::new(epoch, version),
             prior: EVersion::default(),
             user_version: version,
-            reqid: ReqId { name: EntityName::client(4), tid: version + u64::from(epoch) * 1000, inc: 0 },
+            reqid: ReqId {
+                name: EntityName::client(4),
+                tid: version + u64::from(epoch) * 1000,
+                inc: 0,
+            },
             result: 0,
             kind: EntryKind::Modify,
             object: HObject::head(1, Bytes::new(), Bytes::new(), object.into()),
@@ -390,26 +415,41 @@ mod tests {
         assert_eq!(log.trim(EVersion::new(1, 6), 8), Some(EVersion::new(1, 2)));
         assert_eq!((log.len(), log.tail(), log.dups().count()), (4, EVersion::new(1, 6), 4));
         let id = |v| entry(1, v, "a").reqid;
-        assert_eq!(log.find(&id(5)).map(|d| (d.version, d.user_version)), Some((EVersion::new(1, 5), 5)));
+        assert_eq!(
+            log.find(&id(5)).map(|d| (d.version, d.user_version)),
+            Some((EVersion::new(1, 5), 5))
+        );
         assert_eq!(log.find(&id(2)), None);
         // Through the store and back.
-        let stored = log.dups().cloned().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
+        let stored = log
+            .dups()
+            .cloned()
+            .map(|d| d.to_entry(1))
+            .chain(log.iter().cloned())
+            .collect::<Vec<_>>();
         let again = PgLog::new(log.tail(), stored);
         assert_eq!(again.find(&id(3)), log.find(&id(3)));
         assert_eq!((again.len(), again.tail()), (4, log.tail()));
     }
 
-    /// What the PG writes of its own (a thousand trims within a moment) makes no client's request forgotten, within a bound.
+    /// What the PG writes of its own (a thousand trims within a moment) makes no client's request
+    /// forgotten, within a bound.
     #[test]
     fn what_is_nobodys_request_takes_no_place_among_those_remembered() {
         let own = |v: u64| LogEntry { reqid: ReqId::default(), ..entry(1, v, "a") };
         let all = (1..=10).map(|v| entry(1, v, "a")).chain((11..=40).map(own));
         let mut log = PgLog::new(EVersion::default(), all);
         assert_eq!(log.trim(EVersion::new(1, 38), 12), None);
-        let known = |log: &PgLog| (1..=10).filter(|v| log.find(&entry(1, *v, "a").reqid).is_some()).count();
+        let known =
+            |log: &PgLog| (1..=10).filter(|v| log.find(&entry(1, *v, "a").reqid).is_some()).count();
         assert_eq!((known(&log), log.dups().count()), (10, 38));
         // Through the store and back.
-        let stored = log.dups().cloned().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
+        let stored = log
+            .dups()
+            .cloned()
+            .map(|d| d.to_entry(1))
+            .chain(log.iter().cloned())
+            .collect::<Vec<_>>();
         let mut again = PgLog::new(log.tail(), stored);
         for log in [&mut log, &mut again] {
             log.extend((41..=54).map(own).collect::<Vec<_>>().into_iter());
@@ -422,13 +462,19 @@ mod tests {
     fn what_ops_gave_is_remembered_within_a_bound_and_the_oldest_goes_first() {
         let each = RETURNS_KEPT / 4;
         let with = |v: u64| LogEntry {
-            returns: vec![OpReturn { rval: v as i32, data: vec![7; each - 8].into() }; usize::from(v != 3)],
+            returns: vec![
+                OpReturn { rval: v as i32, data: vec![7; each - 8].into() };
+                usize::from(v != 3)
+            ],
             ..entry(1, v, "a")
         };
         let mut log = PgLog::new(EVersion::default(), (1..=7).map(with));
         log.trim(EVersion::new(1, 6), 100);
         let told = |log: &PgLog| -> Vec<usize> {
-            (1..=7).filter_map(|v| log.find(&entry(1, v, "a").reqid)).map(|d| d.returns.len()).collect()
+            (1..=7)
+                .filter_map(|v| log.find(&entry(1, v, "a").reqid))
+                .map(|d| d.returns.len())
+                .collect()
         };
         assert_eq!(told(&log), [0, 1, 0, 1, 1, 1, 1], "1 is too much, 3 had none, 7 is no dup yet");
         // What is forgotten altogether makes room.
@@ -454,7 +500,10 @@ mod tests {
         assert_eq!(log.trim_point(100, 0, 10 * each, newest), None);
         // To an eighth below the bound, so that the next entry does not trim again.
         assert_eq!(log.trim_point(100, 0, 8 * each, newest), Some(EVersion::new(1, 3)));
-        assert_eq!(log.trim_point(100, 0, 8 * each, EVersion::new(1, 2)), Some(EVersion::new(1, 2)));
+        assert_eq!(
+            log.trim_point(100, 0, 8 * each, EVersion::new(1, 2)),
+            Some(EVersion::new(1, 2))
+        );
         assert_eq!(log.trim_point(100, 0, 0, newest), Some(EVersion::new(1, 9)));
         // What goes is not counted any more, at either end.
         log.trim(EVersion::new(1, 3), 100);
@@ -473,7 +522,10 @@ mod tests {
             let other = PgLog::new(EVersion::default(), (1..=10).map(of));
             let at = EVersion::new(1 + seed, 11);
             let (log, forgot) = all.folded(Some((&other, seed)), at, 1, 10);
-            assert_eq!((forgot, log.dups().count()), (seed as usize > HOMES_MAX, 10 * HOMES_MAX.min(seed as usize)));
+            assert_eq!(
+                (forgot, log.dups().count()),
+                (seed as usize > HOMES_MAX, 10 * HOMES_MAX.min(seed as usize))
+            );
             all = log;
         }
     }
@@ -497,15 +549,24 @@ mod tests {
         assert_eq!(keys.len(), 10, "each has a place of its own");
         let mut again = PgLog::new(at, entries);
         for v in 1..=6 {
-            assert_eq!(again.find(&entry(1, v, "a").reqid).map(|d| (d.version.version, d.user_version)), Some((v, v)));
+            assert_eq!(
+                again.find(&entry(1, v, "a").reqid).map(|d| (d.version.version, d.user_version)),
+                Some((v, v))
+            );
         }
         for v in 2..=5 {
-            assert_eq!(again.find(&other(v).reqid).map(|d| (d.version.version, d.user_version)), Some((v, 100 + v)));
+            assert_eq!(
+                again.find(&other(v).reqid).map(|d| (d.version.version, d.user_version)),
+                Some((v, 100 + v))
+            );
         }
         // Merged again, they keep what they are.
         let (third, _) = PgLog::default().folded(Some((&again, 2)), EVersion::new(3, 9), 1, 100);
         assert_eq!(third.find(&other(3).reqid).map(|d| (d.version.version, d.home)), Some((3, 5)));
-        assert_eq!(third.find(&entry(1, 3, "a").reqid).map(|d| (d.version.version, d.home)), Some((3, 3)));
+        assert_eq!(
+            third.find(&entry(1, 3, "a").reqid).map(|d| (d.version.version, d.home)),
+            Some((3, 3))
+        );
         // Rewound to where a split may put the tail, none of them goes from the store.
         let kept = again.kept_to(EVersion::new(1, 6));
         assert!(again.dups().all(|d| d.key() <= kept) && kept < EVersion::new(2, 0));
@@ -513,7 +574,9 @@ mod tests {
         // As many as two PGs remember; the oldest go first.
         again.trim(at, 4);
         assert_eq!(again.dups().count(), 8);
-        assert!(again.find(&entry(1, 1, "a").reqid).is_none() && again.find(&other(5).reqid).is_some());
+        assert!(
+            again.find(&entry(1, 1, "a").reqid).is_none() && again.find(&other(5).reqid).is_some()
+        );
     }
 
     #[test]
@@ -527,8 +590,10 @@ mod tests {
 
     #[test]
     fn logs_meet_at_their_newest_common_position() {
-        let auth = PgLog::new(EVersion::new(1, 1), [entry(1, 2, "a"), entry(1, 3, "b"), entry(2, 4, "c")]);
-        let other = PgLog::new(EVersion::default(), [entry(1, 1, "z"), entry(1, 2, "a"), entry(1, 4, "x")]);
+        let auth =
+            PgLog::new(EVersion::new(1, 1), [entry(1, 2, "a"), entry(1, 3, "b"), entry(2, 4, "c")]);
+        let other =
+            PgLog::new(EVersion::default(), [entry(1, 1, "z"), entry(1, 2, "a"), entry(1, 4, "x")]);
         assert_eq!(auth.common(&other), Some(EVersion::new(1, 2)));
         let ends_at_tail = PgLog::new(EVersion::default(), [entry(1, 1, "z")]);
         assert_eq!(auth.common(&ends_at_tail), Some(EVersion::new(1, 1)));

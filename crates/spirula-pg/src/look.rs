@@ -30,16 +30,24 @@ impl Pg {
     /// What it keeps; nothing if it has no copy.
     pub fn look(&self) -> Option<Look<'_>> {
         let (log, missing) = (&self.core.log, &self.core.missing);
-        let (since, epoch, acting) = (self.core.interval.since, self.core.epoch(), &self.core.interval.acting[..]);
+        let (since, epoch, acting) =
+            (self.core.interval.since, self.core.epoch(), &self.core.interval.acting[..]);
         let serves = self.active().filter(|a| a.serving).map(|a: &Active| a.committed);
         Some(Look { info: self.core.info.as_ref()?, log, missing, since, epoch, acting, serves })
     }
 
-    /// The members that have not made durable what this request wrote; nobody if it is not in [`crate::Phase::Commit`].
+    /// The members that have not made durable what this request wrote; nobody if it is not in
+    /// [`crate::Phase::Commit`].
     pub fn not_durable_at(&self, op: OpId) -> Vec<OsdId> {
         let Some(a) = self.active() else { return Vec::new() };
-        let Some(version) = a.inflight.iter().find(|f| f.has(op)).map(Inflight::version) else { return Vec::new() };
-        a.replicas.iter().filter(|(_, durable)| *durable < version).map(|(member, _)| member.osd).collect()
+        let Some(version) = a.inflight.iter().find(|f| f.has(op)).map(Inflight::version) else {
+            return Vec::new();
+        };
+        a.replicas
+            .iter()
+            .filter(|(_, durable)| *durable < version)
+            .map(|(member, _)| member.osd)
+            .collect()
     }
 
     /// Would it write for a client at this time?

@@ -1,12 +1,15 @@
-//! Messages of peers that cannot be taken yet: they wait for a map, for their turn, or for something to be read.
+//! Messages of peers that cannot be taken yet: they wait for a map, for their turn, or for
+//! something to be read.
 //!
-//! * *Early* is what came by a newer map than we have. Its senders wait for an answer, so there is little; more is dropped,
-//!   and asked again (`repeat`).
-//! * *Ripe* is what waited so and whose map has come: it is taken one for each event, since what one submits the next must be able
-//!   to read.
-//! * *Parked* is a question for whose answer something is read. A new interval forgets it: its sender asks anew.
-//! * A *follower* is a push that was sent after a parked one of the same family (head and clones of one object), and may take ranges of
-//!   what that one brings: it is looked at again when that one was.
+//! * *Early* is what came by a newer map than we have. Its senders wait for an answer, so there is
+//!   little; more is dropped, and asked again (`repeat`).
+//! * *Ripe* is what waited so and whose map has come: it is taken one for each event, since what
+//!   one submits the next must be able to read.
+//! * *Parked* is a question for whose answer something is read. A new interval forgets it: its
+//!   sender asks anew.
+//! * A *follower* is a push that was sent after a parked one of the same family (head and clones of
+//!   one object), and may take ranges of what that one brings: it is looked at again when that one
+//!   was.
 
 use crate::api::{PeerMsg, PgEffect, ReadKey};
 use crate::core::PgCore;
@@ -65,7 +68,14 @@ impl Mail {
     }
 
     /// Keeps what a peer sent until this is read.
-    pub fn park(&mut self, core: &mut PgCore, from: Peer, msg: PeerMsg, what: Prefetch, cx: &mut Cx<'_>) {
+    pub fn park(
+        &mut self,
+        core: &mut PgCore,
+        from: Peer,
+        msg: PeerMsg,
+        what: Prefetch,
+        cx: &mut Cx<'_>,
+    ) {
         if self.parked.values().any(|(f, m)| *f == from && *m == msg) {
             return; // Repeated: it has one answer.
         }
@@ -86,7 +96,8 @@ impl Mail {
     pub fn follow(&mut self, from: Peer, push: &PgTxn) -> bool {
         let Some((object, _)) = push.beside.first() else { return false };
         let is_kin = |(f, m): &(Peer, PeerMsg)| {
-            let kin = |t: &PgTxn| t.beside.first().is_some_and(|(o, _)| o.is_of_same_object(object));
+            let kin =
+                |t: &PgTxn| t.beside.first().is_some_and(|(o, _)| o.is_of_same_object(object));
             *f == from && matches!(m, PeerMsg::Txn(t) if t.kind == TxnKind::Push && kin(t))
         };
         let any = self.parked.values().chain(&self.followers).any(is_kin);

@@ -28,10 +28,16 @@ impl Pg {
         match ctl.body {
             CtlBody::Notify { info, past } => self.on_notify(from, info, past, cx),
             // Answers, to us as the primary.
-            CtlBody::Info { info, past, lease_left_ms } if leads => self.on_info(from, info, past, lease_left_ms, cx),
-            CtlBody::Log { info, entries, missing } if leads => self.on_log(from, info, entries, missing, cx),
+            CtlBody::Info { info, past, lease_left_ms } if leads => {
+                self.on_info(from, info, past, lease_left_ms, cx)
+            }
+            CtlBody::Log { info, entries, missing } if leads => {
+                self.on_log(from, info, entries, missing, cx)
+            }
             CtlBody::PullFailed { seq, .. } if leads && self.is_pulled(seq) => {}
-            CtlBody::PullFailed { seq, object, has } if leads => self.on_pull_failed(from, seq, &object, has, cx),
+            CtlBody::PullFailed { seq, object, has } if leads => {
+                self.on_pull_failed(from, seq, &object, has, cx)
+            }
             CtlBody::ScanFailed { from: start } if leads => self.on_scan_failed(from, &start, cx),
             CtlBody::Activated { run } if leads => self.on_activated(from, run, cx),
             CtlBody::HistoryAck { seq } if leads => self.on_history_ack(from, seq),
@@ -41,7 +47,9 @@ impl Pg {
             }
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::PushRefused { seq } if leads => self.on_push_refused(from, seq, cx),
-            CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
+            CtlBody::ProgressAck { last_backfill } if leads => {
+                self.on_progress_ack(from, &last_backfill, cx)
+            }
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
             CtlBody::Rotten { object, version, offset } if leads => {
                 self.on_rotten(from, object, version, offset, cx);
@@ -51,7 +59,8 @@ impl Pg {
             CtlBody::Released { seq } if leads => self.on_released(from, seq),
             // Orders, of the primary.
             _ if from != primary => {
-                tracing::debug!(pg = %self.core.id, %from, %primary, "order of an OSD that is not primary ignored");
+                tracing::debug!(pg = %self.core.id, %from, %primary, "order of an OSD that is not \
+                    primary ignored");
             }
             CtlBody::Query { holders } => self.on_query(from, &holders, cx),
             CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
@@ -72,7 +81,9 @@ impl Pg {
                     self.on_progress(from, last_backfill, cx);
                 }
             }
-            CtlBody::Reserve { seq, backfill } => self.target.on_reserve(&self.core, from, seq, backfill, cx),
+            CtlBody::Reserve { seq, backfill } => {
+                self.target.on_reserve(&self.core, from, seq, backfill, cx)
+            }
             CtlBody::Release { seq } => self.target.on_release(&self.core, from, seq, cx),
             CtlBody::RottenAck { object, version } => {
                 if self.core.rotten.get(&object).is_some_and(|(told, _)| *told <= version) {
@@ -81,7 +92,9 @@ impl Pg {
             }
             CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
             CtlBody::Delete => self.on_delete(from, cx),
-            CtlBody::ScrubScan { seq, from: first, to, deep } => self.on_scrub_scan(seq, first, to, deep, cx),
+            CtlBody::ScrubScan { seq, from: first, to, deep } => {
+                self.on_scrub_scan(seq, first, to, deep, cx)
+            }
             CtlBody::Scrubbed { .. }
             | CtlBody::Info { .. }
             | CtlBody::Log { .. }
@@ -101,15 +114,20 @@ impl Pg {
     }
 
     fn on_query(&mut self, from: Peer, holders: &[OsdId], cx: &mut Cx<'_>) {
-        let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
+        let left =
+            holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
         self.tell_info(from, left, cx);
         self.check_removed(cx);
     }
 
-    /// Says what is here, when it is durable; `left`: for how many milliseconds those asked about may serve reads by our leave.
+    /// Says what is here, when it is durable; `left`: for how many milliseconds those asked about
+    /// may serve reads by our leave.
     pub(crate) fn tell_info(&mut self, to: Peer, left: u64, cx: &mut Cx<'_>) {
-        let body =
-            CtlBody::Info { info: self.core.told_info(cx), past: self.core.past.clone(), lease_left_ms: left as u32 };
+        let body = CtlBody::Info {
+            info: self.core.told_info(cx),
+            past: self.core.past.clone(),
+            lease_left_ms: left as u32,
+        };
         let msg = self.core.ctl(to, body);
         self.when_durable(After::Send(to, msg), cx);
     }
@@ -128,11 +146,13 @@ impl Pg {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             TxnKind::Shard => self.on_shard(from, t, cx),
-            TxnKind::Push if !matches!(self.role, Role::Replica { primary, .. } if primary == from) => {
+            TxnKind::Push if !matches!(self.role, Role::Replica { primary, .. } if primary == from) =>
+            {
                 tracing::debug!(pg = %self.core.id, %from, "push without activation ignored");
             }
             TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
-            // It is sent again until there is room. The store would refuse it, and what makes room would wait behind it.
+            // It is sent again until there is room. The store would refuse it, and what makes room
+            // would wait behind it.
             TxnKind::Push if !cx.reader.takes_data(t.payload.len() as u64) => {
                 tracing::debug!(pg = %self.core.id, %from, "no room for a push");
             }
@@ -144,15 +164,21 @@ impl Pg {
             }
             TxnKind::Push if self.mail.follow(from, &t) => {}
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
-                Ok(txn) if txn.objects.iter().any(|u| self.pushes.is_overtaken(t.seq, &u.object)) => {}
+                Ok(txn)
+                    if txn.objects.iter().any(|u| self.pushes.is_overtaken(t.seq, &u.object)) => {}
                 Ok(txn) => {
                     match self.may_share(&txn, &t.beside, cx) {
                         Ok(true) => {}
-                        Ok(false) => return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx),
-                        Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
+                        Ok(false) => {
+                            return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx);
+                        }
+                        Err(what) => {
+                            return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx);
+                        }
                     }
                     txn.objects.iter().for_each(|u| self.pushes.applied(t.seq, u.object.clone()));
-                    let after = After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
+                    let after =
+                        After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
                     self.apply_piece(txn, t.next.is_none(), after, cx);
                 }
                 Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "read push"),
@@ -160,9 +186,15 @@ impl Pg {
         }
     }
 
-    /// Can what a push brings take ranges of these here? Not what replaces a bad copy: the bad block might be what it would share. (It is
-    /// known as such by being there and lacked altogether; the first piece of a copy takes its record away.)
-    fn may_share(&self, txn: &Transaction, beside: &[Relative], cx: &Cx<'_>) -> Result<bool, Prefetch> {
+    /// Can what a push brings take ranges of these here? Not what replaces a bad copy: the bad
+    /// block might be what it would share. (It is known as such by being there and lacked
+    /// altogether; the first piece of a copy takes its record away.)
+    fn may_share(
+        &self,
+        txn: &Transaction,
+        beside: &[Relative],
+        cx: &Cx<'_>,
+    ) -> Result<bool, Prefetch> {
         if beside.is_empty() {
             return Ok(true);
         }
@@ -188,15 +220,30 @@ impl Pg {
 
     /// Applies a piece of an object's copy, the last one or not. A missing object stays so until
     /// the last piece; what it had before is gone with the first.
-    pub(crate) fn apply_piece(&mut self, mut txn: Transaction, last: bool, after: After, cx: &mut Cx<'_>) {
+    pub(crate) fn apply_piece(
+        &mut self,
+        mut txn: Transaction,
+        last: bool,
+        after: After,
+        cx: &mut Cx<'_>,
+    ) {
         txn.meta.clear();
         for u in &txn.objects {
             if last {
                 self.core.missing.remove(&u.object);
                 self.core.rotten.remove(&u.object);
-                self.repairs.own_copy_replaced(&self.core, matches!(self.role, Role::Active(_)), &u.object, cx);
-            } else if let Some(need) =
-                self.core.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
+                self.repairs.own_copy_replaced(
+                    &self.core,
+                    matches!(self.role, Role::Active(_)),
+                    &u.object,
+                    cx,
+                );
+            } else if let Some(need) = self
+                .core
+                .missing
+                .get(&u.object)
+                .filter(|i| i.have != EVersion::default())
+                .map(|i| i.need)
             {
                 self.core.missing.set(u.object.clone(), need, EVersion::default());
             }
@@ -207,10 +254,17 @@ impl Pg {
 
     fn on_scan(&mut self, from: Peer, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
         match self.list_versions(&start, max as usize, cx.reader) {
-            Ok((objects, next)) => self.core.send(from, CtlBody::Scanned { from: start, objects, next }, cx),
+            Ok((objects, next)) => {
+                self.core.send(from, CtlBody::Scanned { from: start, objects, next }, cx)
+            }
             Err(ReadError::NotReady(what)) => {
                 let ends = Ends { from: from.shard, to: self.core.me.shard };
-                let ctl = PgCtl { pg: self.core.id, ends, epoch, body: CtlBody::Scan { from: start, max } };
+                let ctl = PgCtl {
+                    pg: self.core.id,
+                    ends,
+                    epoch,
+                    body: CtlBody::Scan { from: start, max },
+                };
                 self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx);
             }
             Err(e) => {
@@ -230,12 +284,18 @@ impl Pg {
         let (first, end) = self.core.range();
         let start = start.max(&first);
         let mut found = reader.list(start, &end, max.max(1) + 1)?;
-        let next = if found.len() > max.max(1) { found.pop().unwrap_or_else(HObject::max) } else { HObject::max() };
+        let next = if found.len() > max.max(1) {
+            found.pop().unwrap_or_else(HObject::max)
+        } else {
+            HObject::max()
+        };
         let mut objects = Vec::with_capacity(found.len());
         for o in found {
             let version = match reader.attr(&o, INFO_ATTR)? {
                 // An object whose record is missing or damaged equals no other.
-                Some(attr) => from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default(),
+                Some(attr) => {
+                    from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default()
+                }
                 None => EVersion::default(),
             };
             objects.push((o, version));
@@ -244,7 +304,9 @@ impl Pg {
     }
 
     fn on_pull(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::Pull { seq, object, need, cursor, dirty, piece, beside } = &ctl.body else { return };
+        let CtlBody::Pull { seq, object, need, cursor, dirty, piece, beside } = &ctl.body else {
+            return;
+        };
         let failed = |has| CtlBody::PullFailed { seq: *seq, object: object.clone(), has };
         let nothing = EVersion::default();
         // What is to be copied must be the version wanted, whole.
@@ -253,19 +315,25 @@ impl Pg {
                 return self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx);
             }
             Err(e) => {
-                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for \
+                    recovery");
                 return self.core.send(from, failed(nothing), cx);
             }
             Ok(version) => version,
         };
         if self.core.missing.contains(object) || version != *need {
-            tracing::warn!(pg = %self.core.id, %object, %need, %version, "asked for a version that is not here");
+            tracing::warn!(pg = %self.core.id, %object, %need, %version, "asked for a version that \
+                is not here");
             let has = if self.core.missing.contains(object) { nothing } else { version };
             return self.core.send(from, failed(has), cx);
         }
         let way = self.way_from(object, dirty, beside, cx);
         let piece = way.and_then(|way| {
-            Ok((chunk(cx.reader, object, cursor, &way, self.core.cfg.push_bytes.min(*piece))?, way.beside(), way.lacks))
+            Ok((
+                chunk(cx.reader, object, cursor, &way, self.core.cfg.push_bytes.min(*piece))?,
+                way.beside(),
+                way.lacks,
+            ))
         });
         match piece {
             Ok((Chunk { txn, next }, beside, lacks)) => {
@@ -290,7 +358,8 @@ impl Pg {
                 self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx)
             }
             Err(e) => {
-                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for \
+                    recovery");
                 self.mark_unreadable(object.clone(), version, cx);
                 let offset = cx.reader.bad_offset(object);
                 self.tell_rotten(from, object, version, offset, cx);
@@ -300,7 +369,13 @@ impl Pg {
     }
 
     /// How an object is made at an OSD that lacks all of it and has these relatives.
-    fn way_from(&self, object: &HObject, dirty: &Dirty, beside: &[Relative], cx: &Cx<'_>) -> Result<Way, ReadError> {
+    fn way_from(
+        &self,
+        object: &HObject,
+        dirty: &Dirty,
+        beside: &[Relative],
+        cx: &Cx<'_>,
+    ) -> Result<Way, ReadError> {
         let plain = Way::plain(dirty.clone());
         let head = object.to_head();
         if *dirty != Dirty::All || beside.is_empty() || self.core.missing.contains(&head) {
@@ -309,14 +384,19 @@ impl Pg {
         let Some(family) = Family::read(cx.reader, &head)? else { return Ok(plain) };
         let relatives = family.relatives(object, |o| {
             let Some((_, version)) = beside.iter().find(|(b, _)| b == o) else { return Ok(None) };
-            let same = !self.core.missing.contains(o) && self.stored_version(o, cx.reader)? == *version;
+            let same =
+                !self.core.missing.contains(o) && self.stored_version(o, cx.reader)? == *version;
             Ok(same.then_some(*version))
         })?;
         Ok(family.way(object, &relatives, self.core.cfg.share_block))
     }
 
     /// Version of a stored object; zero if it is not there, or not whole.
-    pub(crate) fn stored_version(&self, object: &HObject, reader: &dyn ObjectReader) -> Result<EVersion, ReadError> {
+    pub(crate) fn stored_version(
+        &self,
+        object: &HObject,
+        reader: &dyn ObjectReader,
+    ) -> Result<EVersion, ReadError> {
         Ok(match reader.attr(object, INFO_ATTR)? {
             Some(attr) => from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default(),
             None => EVersion::default(),
@@ -376,14 +456,16 @@ impl Pg {
             Ok(remains) => remains,
             Err(e) => {
                 // It is asked again.
-                tracing::error!(pg = %self.core.id, %from, error = %e, "list what is to be gone before an activation");
+                tracing::error!(pg = %self.core.id, %from, error = %e, "list what is to be gone \
+                    before an activation");
                 return;
             }
         };
         self.core.rotten.clear();
         // The primary has heard what is known of it, also from us.
         let until = |left: u32| cx.now.mono_ms + u64::from(left);
-        self.core.readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
+        self.core.readers =
+            told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
         match self.take_update(&told, past, log, remains, cx) {
             Ok(txn) => {
                 self.target.clear(cx);
@@ -399,21 +481,28 @@ impl Pg {
         }
     }
 
-    /// What we lack whatever is stored of it, since that is bad: it loses its record, so that the backfill that follows sees that it
-    /// equals no other. What is missing will not say so any more.
+    /// What we lack whatever is stored of it, since that is bad: it loses its record, so that the
+    /// backfill that follows sees that it equals no other. What is missing will not say so any
+    /// more.
     fn without_record(&self, reader: &dyn ObjectReader) -> Result<Vec<ObjectUpdate>, ReadError> {
         let mut bad = Vec::new();
-        for (object, _) in self.core.missing.iter().filter(|(_, item)| item.have == EVersion::default()) {
+        for (object, _) in
+            self.core.missing.iter().filter(|(_, item)| item.have == EVersion::default())
+        {
             let behind = HObject { snap: object.snap + 1, ..object.clone() };
             if !reader.list(object, &behind, 1)?.is_empty() {
-                bad.push(ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::RmAttr(INFO_ATTR.into())] });
+                bad.push(ObjectUpdate {
+                    object: object.clone(),
+                    ops: vec![ObjectOp::RmAttr(INFO_ATTR.into())],
+                });
             }
         }
         Ok(bad)
     }
 
-    /// What is here that an activation does away with: what a deletion that was interrupted has left is of no history (an object
-    /// that no entry names would come back), and what could be taken back of a log that is none any more stays for nobody.
+    /// What is here that an activation does away with: what a deletion that was interrupted has
+    /// left is of no history (an object that no entry names would come back), and what could be
+    /// taken back of a log that is none any more stays for nobody.
     fn remains(
         &self,
         told: &PgInfo,
@@ -424,9 +513,15 @@ impl Pg {
         let own = self.core.info.as_ref().is_some_and(|i| is_of(i, told));
         let reset = matches!(log, LogUpdate::Reset { .. });
         let begins = if reset { fresh } else { !own };
-        let mut remains = if begins { leftovers(self.core.id, told.pg_num, reader)? } else { Vec::new() };
+        let mut remains =
+            if begins { leftovers(self.core.id, told.pg_num, reader)? } else { Vec::new() };
         if reset || !own {
-            remains.extend(removals(undo::undo_copies(&self.core, reader, told.pg_num, usize::MAX)?));
+            remains.extend(removals(undo::undo_copies(
+                &self.core,
+                reader,
+                told.pg_num,
+                usize::MAX,
+            )?));
         }
         if reset && own && !fresh {
             remains.extend(self.without_record(reader)?);
@@ -477,10 +572,17 @@ impl Pg {
                 let base = own.unwrap_or_else(|| {
                     self.core.log = PgLog::default();
                     self.core.missing = Missing::default();
-                    PgInfo { les: 0, last_backfill: HObject::max(), head: PgHead::default(), ..told.clone() }
+                    PgInfo {
+                        les: 0,
+                        last_backfill: HObject::max(),
+                        head: PgHead::default(),
+                        ..told.clone()
+                    }
                 });
-                let (les, last_backfill, rolled) = (base.les.max(told.les), base.last_backfill, base.head.rolled);
-                let head = PgHead { rolled, forgot: base.head.forgot || told.head.forgot, ..told.head };
+                let (les, last_backfill, rolled) =
+                    (base.les.max(told.les), base.last_backfill, base.head.rolled);
+                let head =
+                    PgHead { rolled, forgot: base.head.forgot || told.head.forgot, ..told.head };
                 self.core.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
                 txn.meta.push(MetaOp::LogRewind { pg: id, to: self.core.log.kept_to(after) });
                 for (e, entry) in parsed.iter().zip(entries) {
@@ -492,7 +594,8 @@ impl Pg {
         let (tail, head) = (self.core.log.tail(), self.core.log.head());
         if let Some(info) = &mut self.core.info {
             // Our tail may lie behind the newest entry where a split left a gap.
-            info.head = PgHead { log_tail: tail, last_update: info.last_update().max(head), ..info.head };
+            info.head =
+                PgHead { log_tail: tail, last_update: info.last_update().max(head), ..info.head };
         }
         self.core.record_ops(&mut txn.meta);
         self.requests.forget_objects();
@@ -534,7 +637,9 @@ impl Pg {
     }
 
     fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        if self.core.info.is_none() || self.core.is_member() || !matches!(self.role, Role::Idle | Role::Replica { .. })
+        if self.core.info.is_none()
+            || self.core.is_member()
+            || !matches!(self.role, Role::Idle | Role::Replica { .. })
         {
             return;
         }
@@ -590,7 +695,8 @@ impl Pg {
                 self.read_for_pump(what, cx);
             }
             Err(e) => {
-                tracing::error!(pg = %self.core.id, error = %e, "list objects for deletion: tried again later");
+                tracing::error!(pg = %self.core.id, error = %e, "list objects for deletion: tried \
+                    again later");
                 self.remove_again_ms = (cx.now.mono_ms + self.core.cfg.retry_ms).max(1);
             }
         }
@@ -628,7 +734,14 @@ fn is_of(own: &PgInfo, told: &PgInfo) -> bool {
 }
 
 /// What an interrupted deletion left; it must not come back as part of a new PG.
-pub(crate) fn leftovers(pg: PgId, pg_num: u32, reader: &dyn ObjectReader) -> Result<Vec<ObjectUpdate>, ReadError> {
+pub(crate) fn leftovers(
+    pg: PgId,
+    pg_num: u32,
+    reader: &dyn ObjectReader,
+) -> Result<Vec<ObjectUpdate>, ReadError> {
     let left = reader.list(&pg_start(pg), &pg_end(pg, pg_num), usize::MAX)?;
-    Ok(left.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect())
+    Ok(left
+        .into_iter()
+        .map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] })
+        .collect())
 }

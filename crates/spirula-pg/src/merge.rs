@@ -9,8 +9,9 @@
 //! delete must not stay deleted, and an object that the authoritative history deleted must not
 //! come back because a divergent entry wrote it.
 //!
-//! What differs between the version wanted and the one that is stored is summed up from the entries between them; it may come
-//! to more than differs, and to all of it where no chain of entries leads from one to the other.
+//! What differs between the version wanted and the one that is stored is summed up from the entries
+//! between them; it may come to more than differs, and to all of it where no chain of entries leads
+//! from one to the other.
 //!
 //! In an erasure-coded PG a copy takes divergent entries back by itself: the object then has its
 //! version before, and misses nothing.
@@ -38,7 +39,8 @@ pub fn merge(
     removed
 }
 
-/// What [`merge`] finds out, without the log: `divergent` is what was taken back of it, oldest first.
+/// What [`merge`] finds out, without the log: `divergent` is what was taken back of it, oldest
+/// first.
 pub(crate) fn lacking<'a>(
     divergent: Vec<LogEntry>,
     missing: &mut Missing,
@@ -50,7 +52,9 @@ pub(crate) fn lacking<'a>(
     // Objects whose stored content no history describes.
     let mut spoiled: BTreeSet<HObject> = BTreeSet::new();
     let mut priors: BTreeMap<HObject, EVersion> = BTreeMap::new();
-    let divergent = divergent.into_iter().filter(|e| e.kind != EntryKind::Nothing && e.object <= *last_backfill);
+    let divergent = divergent
+        .into_iter()
+        .filter(|e| e.kind != EntryKind::Nothing && e.object <= *last_backfill);
     if let Some(undone) = undo {
         for e in divergent.rev() {
             match missing.get(&e.object).map(|i| i.have) {
@@ -87,7 +91,8 @@ pub(crate) fn lacking<'a>(
             missing.remove(&object);
             match item {
                 None => drop(spoiled.insert(object)),
-                // What differs from a version between is no more than what differed from the divergent one.
+                // What differs from a version between is no more than what differed from the
+                // divergent one.
                 Some(i) => missing.put(object, MissingItem { need: prior, ..i }),
             }
         } else {
@@ -111,7 +116,11 @@ pub(crate) fn lacking<'a>(
                     if spoiled.remove(&e.object) || removed.contains(&e.object) {
                         MissingItem::default()
                     } else {
-                        MissingItem { have: e.prior, dirty: Dirty::nothing(), ..MissingItem::default() }
+                        MissingItem {
+                            have: e.prior,
+                            dirty: Dirty::nothing(),
+                            ..MissingItem::default()
+                        }
                     }
                 });
             }
@@ -140,13 +149,20 @@ mod tests {
             version,
             prior,
             user_version: version.version,
-            reqid: ReqId { name: EntityName::client(1), tid: version.version, inc: version.epoch as i32 },
+            reqid: ReqId {
+                name: EntityName::client(1),
+                tid: version.version,
+                inc: version.epoch as i32,
+            },
             result: 0,
             kind,
             object: o(object),
             mtime: UTime::ZERO,
             home: 0,
-            dirty: Dirty::Parts { data: vec![(version.version * 8192, version.version * 8192 + 4096)], omap: false },
+            dirty: Dirty::Parts {
+                data: vec![(version.version * 8192, version.version * 8192 + 4096)],
+                omap: false,
+            },
             returns: Vec::new(),
         }
     }
@@ -179,7 +195,8 @@ mod tests {
             e(v(2, 5), v(0, 0), "c", Modify),
             e(v(2, 6), v(2, 3), "a", Modify),
         ];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), delta.to_vec(), None);
+        let removed =
+            merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), delta.to_vec(), None);
         assert_eq!(names(&removed), ["b"]);
         assert_eq!(lacks(&c.missing, "a"), Some((v(2, 6), v(1, 1))));
         assert_eq!(lacks(&c.missing, "c"), Some((v(2, 5), v(0, 0))));
@@ -212,7 +229,8 @@ mod tests {
     fn object_deleted_by_history_does_not_come_back_through_a_divergent_write() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         let delta = [e(v(3, 2), v(1, 1), "a", Delete)];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), None);
+        let removed =
+            merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), None);
         assert_eq!(names(&removed), ["a"]);
         assert!(c.missing.is_empty());
     }
@@ -252,9 +270,19 @@ mod tests {
         ]);
         let mut undone = Vec::new();
         let delta = [e(v(3, 2), v(1, 1), "a", Modify)];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), Some(&mut undone));
+        let removed = merge(
+            &mut c.log,
+            &mut c.missing,
+            &HObject::max(),
+            v(1, 1),
+            delta.to_vec(),
+            Some(&mut undone),
+        );
         assert!(removed.is_empty());
-        assert_eq!(undone.iter().map(|e| e.version).collect::<Vec<_>>(), [v(2, 4), v(2, 3), v(2, 2)]);
+        assert_eq!(
+            undone.iter().map(|e| e.version).collect::<Vec<_>>(),
+            [v(2, 4), v(2, 3), v(2, 2)]
+        );
         assert_eq!(lacks(&c.missing, "a"), Some((v(3, 2), v(1, 1))));
         assert_eq!(c.missing.len(), 1);
     }

@@ -19,7 +19,8 @@ pub struct Missing {
     changed: BTreeSet<HObject>,
 }
 
-/// An item, and whether it is named in [`Missing::changed`]: a log that is merged asks that for each entry.
+/// An item, and whether it is named in [`Missing::changed`]: a log that is merged asks that for
+/// each entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slot {
     item: MissingItem,
@@ -66,7 +67,10 @@ impl Missing {
     ///
     /// # Errors
     /// [`DecodeError`] when a record is damaged.
-    pub fn load(pg: SpgId, records: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<Self, DecodeError> {
+    pub fn load(
+        pg: SpgId,
+        records: impl IntoIterator<Item = (Bytes, Bytes)>,
+    ) -> Result<Self, DecodeError> {
         let skip = missing_prefix(pg).len();
         let mut items = BTreeMap::new();
         for (k, v) in records {
@@ -125,8 +129,8 @@ impl Missing {
         self.items.insert(object, Slot { item, changed: true });
     }
 
-    /// An object was written whose change the copy did not get; `before` says what it lacked of it until then, if that is
-    /// not known here. True if it is.
+    /// An object was written whose change the copy did not get; `before` says what it lacked of it
+    /// until then, if that is not known here. True if it is.
     pub fn written(
         &mut self,
         object: &HObject,
@@ -218,7 +222,15 @@ mod tests {
         let o = |n: &'static str| HObject::head(3, Bytes::new(), Bytes::new(), n.into());
         let mut m = Missing::default();
         let dirty = Dirty::Parts { data: vec![(0, 4096)], omap: true };
-        m.put(o("a"), MissingItem { need: EVersion::new(2, 3), have: EVersion::new(1, 1), dirty, withheld: true });
+        m.put(
+            o("a"),
+            MissingItem {
+                need: EVersion::new(2, 3),
+                have: EVersion::new(1, 1),
+                dirty,
+                withheld: true,
+            },
+        );
         m.set(o("b"), EVersion::new(2, 4), EVersion::default());
         m.remove(&o("b"));
         let mut stored: BTreeMap<Bytes, Bytes> = BTreeMap::new();

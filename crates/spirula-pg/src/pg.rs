@@ -1,7 +1,10 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
 use crate::active::Active;
-use crate::api::{ConnId, LogLevel, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token, TurnKind};
+use crate::api::{
+    ConnId, LogLevel, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token,
+    TurnKind,
+};
 use crate::backoff::Held;
 use crate::core::PgCore;
 use crate::exec::{ObjectReader, Prefetch};
@@ -49,7 +52,10 @@ pub(crate) enum Role {
 
 /// What to do when a transaction is durable.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "a box per replicated write would cost more than it saves")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box per replicated write would cost more than it saves"
+)]
 pub(crate) enum After {
     /// A write of the interval is durable here.
     Write { since: Epoch, version: EVersion },
@@ -160,7 +166,12 @@ impl Pg {
     ///
     /// # Errors
     /// [`DecodeError`] when a record or the log is damaged.
-    pub fn load(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
+    pub fn load(
+        id: SpgId,
+        osd: OsdId,
+        cfg: Arc<PgConfig>,
+        stored: &Stored,
+    ) -> Result<Self, DecodeError> {
         let mut pg = Self::new(id, osd, cfg.clone());
         pg.core = PgCore::load(id, osd, cfg, stored)?;
         Ok(pg)
@@ -181,19 +192,26 @@ impl Pg {
         self.core.info.is_some()
     }
 
-    /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it only removes.
+    /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it
+    /// only removes.
     pub fn holds_nothing(&self) -> bool {
-        self.core.info.as_ref().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
+        self.core
+            .info
+            .as_ref()
+            .is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
     }
 
-    /// Bytes of data that this copy holds once it is whole, at most: what it has beyond them is old, and goes when it is filled. The
-    /// shards of an erasure-coded PG end with a whole stripe each.
+    /// Bytes of data that this copy holds once it is whole, at most: what it has beyond them is
+    /// old, and goes when it is filled. The shards of an erasure-coded PG end with a whole stripe
+    /// each.
     pub fn bytes_due(&self) -> u64 {
         let Some(info) = &self.core.info else { return 0 };
         let of = |n: i64| u64::try_from(n).unwrap_or(0);
         let (bytes, objects) = (of(info.head.counts.bytes), of(info.head.counts.objects));
         match self.core.shape() {
-            Some(s) => bytes.div_ceil(s.k.max(1) as u64).saturating_add(objects.saturating_mul(s.unit)),
+            Some(s) => {
+                bytes.div_ceil(s.k.max(1) as u64).saturating_add(objects.saturating_mul(s.unit))
+            }
             None => bytes,
         }
     }
@@ -207,20 +225,20 @@ impl Pg {
         }
     }
 
-    /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A map
-    /// that splits it further may only be given after [`Pg::split`].
+    /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A
+    /// map that splits it further may only be given after [`Pg::split`].
     pub fn pg_num(&self) -> u32 {
         self.core.info.as_ref().map_or(0, |i| i.pg_num)
     }
 
-    /// Epoch of the map for which it was split or folded last. Maps before it are not for this copy: the
-    /// OSD goes on from an older one after a crash.
+    /// Epoch of the map for which it was split or folded last. Maps before it are not for this
+    /// copy: the OSD goes on from an older one after a crash.
     pub fn shaped(&self) -> Epoch {
         self.core.shaped
     }
 
-    /// Takes over what waits in `old`, a PG of the same name of which nothing is stored: it came too
-    /// early for the split that makes this one.
+    /// Takes over what waits in `old`, a PG of the same name of which nothing is stored: it came
+    /// too early for the split that makes this one.
     pub fn inherit(&mut self, old: Pg) {
         self.mail.inherit(old.mail);
         self.requests.inherit(old.requests);
@@ -304,7 +322,9 @@ impl Pg {
             PgEvent::Committed(token) => self.on_committed(token, cx),
             PgEvent::Unstored(token, stored) => self.on_unstored(token, &stored, cx),
             PgEvent::Ready(crate::ReadKey::Op(op)) => self.on_op_ready(op, None, cx),
-            PgEvent::Ready(crate::ReadKey::Recovery(n) | crate::ReadKey::Shard(n)) => self.on_recovery_ready(n, cx),
+            PgEvent::Ready(crate::ReadKey::Recovery(n) | crate::ReadKey::Shard(n)) => {
+                self.on_recovery_ready(n, cx)
+            }
             PgEvent::Fetched(op, fetched) => self.on_op_ready(op, Some(fetched), cx),
             PgEvent::CreateAnswer(answer) => self.on_create_answer(answer, cx),
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
@@ -325,7 +345,13 @@ impl Pg {
         // Questions that the shell may answer on the spot come last, so that the answer's
         // transactions follow those of this event.
         let question = |e: &PgEffect| {
-            matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::Reserve(_) | PgEffect::WantTurn)
+            matches!(
+                e,
+                PgEffect::Prefetch(..)
+                    | PgEffect::Fetch(..)
+                    | PgEffect::Reserve(_)
+                    | PgEffect::WantTurn
+            )
         };
         if out.get(first..).is_some_and(|new| new.iter().any(question)) {
             let (last, now): (Vec<_>, Vec<_>) = out.drain(first..).partition(question);
@@ -343,9 +369,11 @@ impl Pg {
         self.core.breaks(format_args!("a story says so"));
     }
 
-    /// What cannot happen has happened: what is in memory is given up for what peering finds, not too often.
+    /// What cannot happen has happened: what is in memory is given up for what peering finds, not
+    /// too often.
     fn mend(&mut self, cx: &mut Cx<'_>) {
-        if self.core.broken_ms > 0 && cx.now.mono_ms < self.core.broken_ms + self.core.cfg.retry_ms {
+        if self.core.broken_ms > 0 && cx.now.mono_ms < self.core.broken_ms + self.core.cfg.retry_ms
+        {
             return;
         }
         (self.core.broken, self.core.broken_ms) = (false, cx.now.mono_ms.max(1));
@@ -374,14 +402,21 @@ impl Pg {
             return;
         }
         if let Some(pool) = &view.pool
-            && self.core.info.as_ref().is_some_and(|i| !has_range(self.core.id, i.pg_num, pool.pg_num))
+            && self
+                .core
+                .info
+                .as_ref()
+                .is_some_and(|i| !has_range(self.core.id, i.pg_num, pool.pg_num))
         {
             // Serving it would mix its objects with others'.
-            tracing::error!(pg = %self.core.id, "map {} splits or merges the pg, which was not done first", view.epoch);
+            tracing::error!(pg = %self.core.id, "map {} splits or merges the pg, which was not \
+                done first", view.epoch);
             return;
         }
         let old = self.core.view.replace(view.clone());
-        if let (Some(before), Some(after)) = (old.as_ref().and_then(|o| o.pool.as_ref()), &view.pool) {
+        if let (Some(before), Some(after)) =
+            (old.as_ref().and_then(|o| o.pool.as_ref()), &view.pool)
+        {
             trim::note_purged(&mut self.core, &before.snaps.removed, &after.snaps.removed);
         }
         let was_primary = self.core.interval.primary == self.core.me && old.is_some();
@@ -401,8 +436,9 @@ impl Pg {
         if view.primary == self.core.me && !was_primary {
             self.core.primary_since = self.core.interval.since;
         }
-        let same_shape =
-            old.as_ref().is_some_and(|o| o.pool.as_ref().map(|p| p.pg_num) == view.pool.as_ref().map(|p| p.pg_num));
+        let same_shape = old.as_ref().is_some_and(|o| {
+            o.pool.as_ref().map(|p| p.pg_num) == view.pool.as_ref().map(|p| p.pg_num)
+        });
         if new && (view.primary != self.core.me || !was_primary || view.gap || !same_shape) {
             // Clients see that, and connect again.
             self.watches.clear();
@@ -519,17 +555,30 @@ impl Pg {
         }
     }
 
-    /// A question by an earlier name than ours, of an interval that is over, or of ours by a name that we do not know (see `intervals`).
+    /// A question by an earlier name than ours, of an interval that is over, or of ours by a name
+    /// that we do not know (see `intervals`).
     fn on_early_query(&mut self, from: Peer, since: Epoch, holders: &[OsdId], cx: &mut Cx<'_>) {
         if self.core.info.is_none() && !self.core.is_member() {
             // Who has nothing, and no part in it, says so whichever it is.
-            let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
+            let left = holders
+                .iter()
+                .map(|h| cx.leases.granted_left(*h, cx.now.mono_ms))
+                .max()
+                .unwrap_or(0);
             let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: left as u32 };
-            let answer = Box::new(PgCtl { pg: self.core.id, ends: self.core.ends(from), epoch: since, body });
+            let answer = Box::new(PgCtl {
+                pg: self.core.id,
+                ends: self.core.ends(from),
+                epoch: since,
+                body,
+            });
             cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
             self.check_removed(cx);
-        } else if self.core.is_guessed() && self.core.view.as_ref().is_some_and(|v| v.primary == from) {
-            // It may ask, when it hears this by our name, for other primaries: whoever reads by our leave.
+        } else if self.core.is_guessed()
+            && self.core.view.as_ref().is_some_and(|v| v.primary == from)
+        {
+            // It may ask, when it hears this by our name, for other primaries: whoever reads by our
+            // leave.
             let left = cx.leases.granted_longest(cx.now.mono_ms);
             self.tell_info(from, left, cx);
         }
@@ -570,7 +619,8 @@ impl Pg {
         }
         if let Some(info) = self.core.told_info(cx) {
             // Like an answer, it tells only what is durable.
-            let msg = self.core.ctl(primary, CtlBody::Notify { info, past: self.core.past.clone() });
+            let msg =
+                self.core.ctl(primary, CtlBody::Notify { info, past: self.core.past.clone() });
             self.when_durable(After::Send(primary, msg), cx);
         }
     }
@@ -578,8 +628,9 @@ impl Pg {
     // ---- bad copies ----
 
     /// The store refused a transaction ([`PgEffect::Submit`]), and changed nothing, because the
-    /// data of the object it calls `stored` with which a write must be merged is bad. What to submit in its stead under
-    /// the same token; `None` if no other copy can have the change, so that the OSD must stop.
+    /// data of the object it calls `stored` with which a write must be merged is bad. What to
+    /// submit in its stead under the same token; `None` if no other copy can have the change, so
+    /// that the OSD must stop.
     pub fn without_rotten(
         &mut self,
         token: Token,
@@ -591,7 +642,9 @@ impl Pg {
         let object = &object_of_store(stored.clone());
         // A write, whose entries are in the log by now.
         let logged = txn.meta.iter().find_map(|m| match m {
-            MetaOp::LogAppend { version, .. } => self.core.log.at(*version).filter(|e| e.object == *object),
+            MetaOp::LogAppend { version, .. } => {
+                self.core.log.at(*version).filter(|e| e.object == *object)
+            }
             _ => None,
         });
         let entry = logged?.clone();
@@ -602,7 +655,10 @@ impl Pg {
                 self.core.before(token, tell);
             }
             Role::Active(a) => {
-                let has = a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object));
+                let has = a
+                    .peers
+                    .values()
+                    .any(|p| *object <= p.last_backfill && !p.missing.contains(object));
                 if !has && self.core.me.shard < 0 {
                     return None;
                 }
@@ -622,7 +678,8 @@ impl Pg {
         Some(txn)
     }
 
-    /// Notes that a member's copy is bad; false if it is no member, or the object was removed since.
+    /// Notes that a member's copy is bad; false if it is no member, or the object was removed
+    /// since.
     pub(crate) fn peer_is_rotten(
         &mut self,
         osd: Peer,
@@ -678,10 +735,19 @@ impl Pg {
     }
 
     /// Primary: a member's copy is whole again.
-    pub(crate) fn copy_repaired(&mut self, object: &HObject, osd: Peer, from: Peer, cx: &mut Cx<'_>) {
+    pub(crate) fn copy_repaired(
+        &mut self,
+        object: &HObject,
+        osd: Peer,
+        from: Peer,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(offset) = self.repairs.take(object, osd) else { return };
-        let text =
-            format!("osd.{osd} pg {}: {}, repaired from osd.{from}", self.core.id, repair::place(object, offset));
+        let text = format!(
+            "osd.{osd} pg {}: {}, repaired from osd.{from}",
+            self.core.id,
+            repair::place(object, offset)
+        );
         cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         if let Some(info) = &mut self.core.info {
             info.scrub.repaired += 1;
@@ -690,7 +756,8 @@ impl Pg {
         self.save_scrub(cx);
     }
 
-    /// Stores the scrub history, and counts that a scrub may have corrected, here and at the members.
+    /// Stores the scrub history, and counts that a scrub may have corrected, here and at the
+    /// members.
     pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
         self.core.save(After::Nothing, cx);
         self.tell_history(cx);
@@ -715,7 +782,9 @@ impl Pg {
                 self.core.send(to, CtlBody::PushAck { seq }, cx);
             }
             After::Pushed { .. } => {}
-            After::Step { since, step } if since == self.core.interval.since => self.on_step(step, cx),
+            After::Step { since, step } if since == self.core.interval.since => {
+                self.on_step(step, cx)
+            }
             After::Step { .. } | After::Nothing => {}
             After::Remove => cx.out.push(PgEffect::WantTurn),
             After::Gone => self.check_removed(cx),
@@ -745,7 +814,10 @@ impl Pg {
                 self.scrub_tick(cx);
                 self.active_tick(cx);
             }
-            Role::Idle if self.core.is_live() && cx.now.mono_ms >= self.notified_ms + self.core.cfg.retry_ms => {
+            Role::Idle
+                if self.core.is_live()
+                    && cx.now.mono_ms >= self.notified_ms + self.core.cfg.retry_ms =>
+            {
                 self.notify(cx);
                 self.check_removed(cx);
             }
@@ -770,7 +842,8 @@ impl Pg {
     /// True if nothing is left here: no copy, no duty, no message that waits for a newer map. What
     /// was so when [`PgEffect::Removed`] was said need not be so any more.
     pub fn is_gone(&self) -> bool {
-        let idle = matches!(self.role, Role::Idle) && self.core.info.is_none() && !self.core.is_member();
+        let idle =
+            matches!(self.role, Role::Idle) && self.core.info.is_none() && !self.core.is_member();
         // Nor an answer that waits for something to be durable.
         idle && self.core.is_durable() && self.mail.is_empty() && self.requests.is_empty()
     }

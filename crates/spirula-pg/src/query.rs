@@ -136,8 +136,13 @@ impl Pg {
                 stats.insert("object_location_counts".into(), places.into());
             }
         }
-        let complete = self.complete(i.last_update(), self.core.missing.iter().map(|(_, m)| m.need).min());
-        self.info_json(Map::new(), &Copy { last_complete: complete, ..copy_of(self.core.me.shard, i) }, stats)
+        let complete =
+            self.complete(i.last_update(), self.core.missing.iter().map(|(_, m)| m.need).min());
+        self.info_json(
+            Map::new(),
+            &Copy { last_complete: complete, ..copy_of(self.core.me.shard, i) },
+            stats,
+        )
     }
 
     fn stats_json(&self) -> Value {
@@ -153,8 +158,8 @@ impl Pg {
         first_missing.map_or(last_update, |first| crate::log::before(&self.core.log, first))
     }
 
-    /// Acting members that lack nothing, and how many objects are at which members, those of the log's
-    /// missing objects among them.
+    /// Acting members that lack nothing, and how many objects are at which members, those of the
+    /// log's missing objects among them.
     fn whereabouts(&self, a: &Active) -> (Vec<String>, Vec<Value>) {
         let none = crate::missing::Missing::default();
         let acting: Vec<Peer> = self.core.view.iter().flat_map(|v| &v.acting).copied().collect();
@@ -168,11 +173,16 @@ impl Pg {
         let mut sorted = acting;
         sorted.sort_unstable();
         let mut lacking: std::collections::BTreeSet<&HObject> = std::collections::BTreeSet::new();
-        sorted.iter().for_each(|p| lacking.extend(missing(*p).unwrap_or(&none).iter().map(|(o, _)| o)));
-        let names = |at: &mut dyn Iterator<Item = Peer>| at.map(|p| p.to_string()).collect::<Vec<_>>().join(",");
+        sorted
+            .iter()
+            .for_each(|p| lacking.extend(missing(*p).unwrap_or(&none).iter().map(|(o, _)| o)));
+        let names = |at: &mut dyn Iterator<Item = Peer>| {
+            at.map(|p| p.to_string()).collect::<Vec<_>>().join(",")
+        };
         let mut places: BTreeMap<String, i64> = BTreeMap::new();
         for o in &lacking {
-            let mut at = sorted.iter().copied().filter(|p| missing(*p).is_some_and(|m| !m.contains(o)));
+            let mut at =
+                sorted.iter().copied().filter(|p| missing(*p).is_some_and(|m| !m.contains(o)));
             *places.entry(names(&mut at)).or_insert(0) += 1;
         }
         let objects = self.core.info.as_ref().map_or(0, |i| i.head.counts.objects);
@@ -209,11 +219,16 @@ impl Pg {
             Role::Active(a) => {
                 let Some(own) = &self.core.info else { return Vec::new() };
                 let member = |(o, p): (&Peer, &crate::active::PeerState)| {
-                    let durable = a.replicas.iter().find(|(r, _)| r == o).map_or(own.last_update(), |(_, at)| *at);
+                    let durable = a
+                        .replicas
+                        .iter()
+                        .find(|(r, _)| r == o)
+                        .map_or(own.last_update(), |(_, at)| *at);
                     let c = Copy {
                         shard: o.shard,
                         last_update: durable,
-                        last_complete: self.complete(durable, p.missing.iter().map(|(_, m)| m.need).min()),
+                        last_complete: self
+                            .complete(durable, p.missing.iter().map(|(_, m)| m.need).min()),
                         last_backfill: &p.last_backfill,
                         les: self.core.interval.since,
                         ..copy_of(o.shard, own)
@@ -221,7 +236,9 @@ impl Pg {
                     self.info_json(head(*o), &c, stats.clone())
                 };
                 let strays = self.strays.iter().filter(|(o, _)| !a.peers.contains_key(o));
-                let strays = strays.map(|(o, (i, _))| self.info_json(head(*o), &copy_of(o.shard, i), stats.clone()));
+                let strays = strays.map(|(o, (i, _))| {
+                    self.info_json(head(*o), &copy_of(o.shard, i), stats.clone())
+                });
                 a.peers.iter().map(member).chain(strays).collect()
             }
             _ => Vec::new(),
@@ -298,7 +315,9 @@ impl Pg {
         down.sort_unstable();
         down.dedup();
         out.insert("down_osds_we_would_probe".into(), down.into());
-        let lost_at = |o: &Peer| self.core.view.as_ref().and_then(|v| v.osds.get(&o.osd)).map_or(0, |o| o.lost_at);
+        let lost_at = |o: &Peer| {
+            self.core.view.as_ref().and_then(|v| v.osds.get(&o.osd)).map_or(0, |o| o.lost_at)
+        };
         let by = by.iter().filter(|_| blocked).map(|o| {
             json!({
                 "osd": o.osd,
@@ -319,7 +338,11 @@ const ACTIVE: &str = "Started/Primary/Active";
 const PEERING: &str = "Started/Primary/Peering";
 
 fn backfill_targets(a: &Active) -> Vec<String> {
-    a.peers.iter().filter(|(_, p)| !p.acting || !p.last_backfill.max).map(|(o, _)| o.to_string()).collect()
+    a.peers
+        .iter()
+        .filter(|(_, p)| !p.acting || !p.last_backfill.max)
+        .map(|(o, _)| o.to_string())
+        .collect()
 }
 
 fn copy_of(shard: i8, i: &PgInfo) -> Copy<'_> {
@@ -335,8 +358,8 @@ fn copy_of(shard: i8, i: &PgInfo) -> Copy<'_> {
     }
 }
 
-/// The past intervals in one, as Ceph keeps them: who took part in any, and those that may have taken
-/// writes.
+/// The past intervals in one, as Ceph keeps them: who took part in any, and those that may have
+/// taken writes.
 fn past_json(past: &[PastInterval]) -> Vec<Value> {
     let (Some(first), Some(last)) = (past.first(), past.last()) else { return Vec::new() };
     let mut all: Vec<Peer> = past.iter().flat_map(|i| &i.acting).copied().collect();

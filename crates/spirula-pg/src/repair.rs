@@ -3,9 +3,10 @@
 //! A bad copy counts as missing, durably, from the moment it is found, and recovery replaces
 //! it from another. Found by
 //! * a request at the primary: the object is fetched first, then the request is executed;
-//! * a write on a replica that would have to merge with bad data, or with a spoilt shard (`erasure::sound`): the log entry is stored, the
-//!   object's change is left out, and the primary is told before the acknowledgement. The write
-//!   stays what it is on all others, so nothing acknowledged depends on the bad copy;
+//! * a write on a replica that would have to merge with bad data, or with a spoilt shard
+//!   (`erasure::sound`): the log entry is stored, the object's change is left out, and the primary
+//!   is told before the acknowledgement. The write stays what it is on all others, so nothing
+//!   acknowledged depends on the bad copy;
 //! * a source of recovery, and scrub.
 //!
 //! Bad data is never copied: a source verifies what it sends.
@@ -65,7 +66,13 @@ pub(crate) fn place(object: &HObject, offset: Option<u64>) -> String {
 impl Repairs {
     /// An object that is here cannot be read: it counts as missing, durably, until another
     /// copy's content replaces it.
-    pub fn mark_unreadable(&mut self, core: &mut PgCore, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
+    pub fn mark_unreadable(
+        &mut self,
+        core: &mut PgCore,
+        object: HObject,
+        version: EVersion,
+        cx: &mut Cx<'_>,
+    ) {
         self.note(&object, core.me, cx.reader.bad_offset(&object));
         core.missing.set(object, version, EVersion::default());
         let mut txn = Transaction::default();
@@ -73,25 +80,34 @@ impl Repairs {
         core.submit(txn, After::Nothing, cx);
     }
 
-    /// Member: the change of a write is left out because the copy here is bad. What the primary is to hear before the
-    /// acknowledgement.
-    pub fn lack_change(&mut self, core: &mut PgCore, primary: Peer, entry: &LogEntry, offset: Option<u64>) -> After {
+    /// Member: the change of a write is left out because the copy here is bad. What the primary is
+    /// to hear before the acknowledgement.
+    pub fn lack_change(
+        &mut self,
+        core: &mut PgCore,
+        primary: Peer,
+        entry: &LogEntry,
+        offset: Option<u64>,
+    ) -> After {
         self.note_lacking(core, entry, offset);
         core.rotten.insert(entry.object.clone(), (entry.version, offset));
         let body = CtlBody::Rotten { object: entry.object.clone(), version: entry.version, offset };
         After::Send(primary, core.ctl(primary, body))
     }
 
-    /// An entry comes into our log, and we never had what it did: the copy it would have changed is bad.
+    /// An entry comes into our log, and we never had what it did: the copy it would have changed is
+    /// bad.
     pub fn note_lacking(&mut self, core: &mut PgCore, entry: &LogEntry, offset: Option<u64>) {
         let LogEntry { object, version, .. } = entry;
-        tracing::error!(pg = %core.id, %object, %version, "bad data under a write: this copy is fetched anew");
+        tracing::error!(pg = %core.id, %object, %version, "bad data under a write: this copy is \
+            fetched anew");
         self.note(object, core.me, offset);
         let item = MissingItem { need: *version, withheld: true, ..MissingItem::default() };
         core.missing.put(object.clone(), item);
     }
 
-    /// Tells the primary that the copy here is bad. Where we are a member, `repeats`, it is said until it was heard.
+    /// Tells the primary that the copy here is bad. Where we are a member, `repeats`, it is said
+    /// until it was heard.
     pub fn tell_rotten(
         core: &mut PgCore,
         repeats: bool,
@@ -109,16 +125,16 @@ impl Repairs {
     pub fn repeat_rotten(&mut self, core: &PgCore, primary: Peer, again: Again, cx: &mut Cx<'_>) {
         let open = (!core.rotten.is_empty()).then_some(primary);
         let to = again.whom(&mut self.repeat, 0, open);
-        let told = |(object, (version, offset)): (&HObject, &(EVersion, Option<u64>))| CtlBody::Rotten {
-            object: object.clone(),
-            version: *version,
-            offset: *offset,
+        let told = |(object, (version, offset)): (&HObject, &(EVersion, Option<u64>))| {
+            CtlBody::Rotten { object: object.clone(), version: *version, offset: *offset }
         };
-        let all: Vec<CtlBody> = if to.is_empty() { Vec::new() } else { core.rotten.iter().map(told).collect() };
+        let all: Vec<CtlBody> =
+            if to.is_empty() { Vec::new() } else { core.rotten.iter().map(told).collect() };
         all.into_iter().for_each(|body| core.send(primary, body, cx));
     }
 
-    /// Notes that a member's copy is bad; false if it is no member, or the object was removed since.
+    /// Notes that a member's copy is bad; false if it is no member, or the object was removed
+    /// since.
     pub fn peer_is_rotten(
         &mut self,
         core: &PgCore,
@@ -127,7 +143,8 @@ impl Repairs {
         (object, version, offset): (HObject, EVersion, Option<u64>),
     ) -> bool {
         let Some(p) = active.peers.get_mut(&osd) else { return false };
-        // Later writes may have been sent before this came; the member did not take their changes, either.
+        // Later writes may have been sent before this came; the member did not take their changes,
+        // either.
         let newest = core.log.last_change(&object).filter(|e| e.version > version);
         if newest.is_some_and(|e| e.kind == EntryKind::Delete) {
             // It was told to remove it meanwhile, and nobody has it any more.
@@ -140,7 +157,13 @@ impl Repairs {
     }
 
     /// A copy here has been replaced.
-    pub fn own_copy_replaced(&mut self, core: &PgCore, leads: bool, object: &HObject, cx: &mut Cx<'_>) {
+    pub fn own_copy_replaced(
+        &mut self,
+        core: &PgCore,
+        leads: bool,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) {
         let bad = self.take(object, core.me);
         let Some(offset) = bad else { return };
         cx.out.push(PgEffect::Repaired);
@@ -153,7 +176,12 @@ impl Repairs {
     /// Primary: an object whose copy here is bad has no other that is known.
     pub fn report_lost(&mut self, core: &PgCore, object: &HObject, cx: &mut Cx<'_>) {
         let Some(offset) = self.take(object, core.me) else { return };
-        let text = format!("osd.{} pg {}: {}, no good copy found", core.me, core.id, place(object, offset));
+        let text = format!(
+            "osd.{} pg {}: {}, no good copy found",
+            core.me,
+            core.id,
+            place(object, offset)
+        );
         cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         self.note(object, core.me, offset);
     }

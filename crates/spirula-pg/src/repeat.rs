@@ -1,15 +1,18 @@
 //! Why nothing that is lost between two OSDs is waited for: every exchange can be repeated, and is.
 //!
 //! # What links do
-//! Messages between two OSDs arrive in the order in which they were sent, none twice, but any of them may be lost: when a
-//! session is lost, all that waited in it goes. [`crate::PgEvent::Renewed`] says at both ends that this may have happened;
-//! nothing here relies on its being said at once, or at all.
+//! Messages between two OSDs arrive in the order in which they were sent, none twice, but any of
+//! them may be lost: when a session is lost, all that waited in it goes.
+//! [`crate::PgEvent::Renewed`] says at both ends that this may have happened; nothing here relies
+//! on its being said at once, or at all.
 //!
 //! # The rule
-//! Each exchange between two members is **idempotent at its receiver**, and each open one is **repeated** by the side that
-//! waits, as it was sent: at once when the link to that OSD was renewed, else at intervals that begin with `retry_ms` and double
-//! up to eight times that, so that a slow disk is not buried under questions that it will answer. What was answered is not open
-//! any more; since messages keep their order, a repeated one never arrives behind what was sent after its answer.
+//! Each exchange between two members is **idempotent at its receiver**, and each open one is
+//! **repeated** by the side that waits, as it was sent: at once when the link to that OSD was
+//! renewed, else at intervals that begin with `retry_ms` and double up to eight times that, so that
+//! a slow disk is not buried under questions that it will answer. What was answered is not open any
+//! more; since messages keep their order, a repeated one never arrives behind what was sent after
+//! its answer.
 //!
 //! | exchange | who repeats | how the receiver knows it again |
 //! |---|---|---|
@@ -28,11 +31,13 @@
 //! | `Rotten` of the primary, `Delete` | nobody: the push that follows says it, too; the stray calls again | |
 //!
 //! # The stream of writes
-//! Acknowledgements are cumulative, so a member must have all up to what it acknowledges: **a member takes only the next entry
-//! of its log**. A write names the entry that it follows (not by counting: versions may have holes). If that is the member's
-//! newest one it is taken, with all entries that it makes; one that the member has is acknowledged again when it is durable; one beyond a gap is dropped, and the
-//! primary is told once what is here. The primary keeps each write's messages until all members have acknowledged it, and
-//! sends again all from the gap on, in order (go-back-N). So what a member has of an interval is a prefix of its primary's log.
+//! Acknowledgements are cumulative, so a member must have all up to what it acknowledges: **a
+//! member takes only the next entry of its log**. A write names the entry that it follows (not by
+//! counting: versions may have holes). If that is the member's newest one it is taken, with all
+//! entries that it makes; one that the member has is acknowledged again when it is durable; one
+//! beyond a gap is dropped, and the primary is told once what is here. The primary keeps each
+//! write's messages until all members have acknowledged it, and sends again all from the gap on, in
+//! order (go-back-N). So what a member has of an interval is a prefix of its primary's log.
 //!
 //! A message that has its meaning only at a point of the log carries that point, and a member that
 //! is not there yet drops it. Such are a push (it contains all that the primary had written of the
@@ -40,9 +45,11 @@
 //! come (a log entry that comes without its change counts as a change that was kept back only if
 //! the backfill has passed its object).
 //!
-//! A primary never gives out a version twice ([`PgCore::next_version`](crate::core::PgCore::next_version)), also where entries were taken back in between, so a
-//! version names one entry of one history. Writes carry the number of the activation they belong to: one of an older
-//! activation of the same interval is nothing to a member.
+//! A primary never gives out a version twice
+//! ([`PgCore::next_version`](crate::core::PgCore::next_version)), also where entries were taken
+//! back in between, so a version names one entry of one history. Writes carry the number of the
+//! activation they belong to: one of an older activation of the same interval is nothing to a
+//! member.
 //!
 //! # A member that leaves its role
 //! A member that cannot follow (a message makes no sense to it) takes no more writes and calls its
@@ -57,7 +64,8 @@ use spirula_types::{EVersion, OsdId, Peer};
 /// How many times `retry_ms` the longest interval between two repeats is.
 const SLOWEST: u64 = 8;
 
-/// When an open exchange is repeated next. Looked at by ticks only: costs nothing while answers come.
+/// When an open exchange is repeated next. Looked at by ticks only: costs nothing while answers
+/// come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Repeat {
     /// What is open; another one begins with the first interval.
@@ -78,7 +86,12 @@ pub(crate) struct Again {
 
 impl Again {
     /// Of those that owe an answer to `key`, to whom the question is repeated.
-    pub fn whom(&self, r: &mut Repeat, key: u64, open: impl IntoIterator<Item = Peer>) -> Vec<Peer> {
+    pub fn whom(
+        &self,
+        r: &mut Repeat,
+        key: u64,
+        open: impl IntoIterator<Item = Peer>,
+    ) -> Vec<Peer> {
         let mut open: Vec<Peer> = open.into_iter().collect();
         if let Some(link) = self.link {
             open.retain(|p| p.osd == link);
@@ -109,7 +122,9 @@ impl Repeat {
 impl Pg {
     /// The link to an OSD was renewed: what was on its way, in either direction, may be lost.
     pub(crate) fn on_renewed(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
-        if matches!(self.role, Role::Idle) && self.core.view.as_ref().is_some_and(|v| v.live && v.primary.osd == osd) {
+        if matches!(self.role, Role::Idle)
+            && self.core.view.as_ref().is_some_and(|v| v.live && v.primary.osd == osd)
+        {
             self.notify(cx);
         }
         self.abort_scrub_with(osd, cx);
@@ -147,7 +162,9 @@ impl Pg {
         for (peer, acked) in &a.replicas {
             let open = newest.is_some_and(|n| n > *acked).then_some(*peer);
             if let Some(p) = a.peers.get_mut(peer) {
-                late.extend(again.whom(&mut p.repeat, acked.version, open).into_iter().map(|p| (p, *acked)));
+                late.extend(
+                    again.whom(&mut p.repeat, acked.version, open).into_iter().map(|p| (p, *acked)),
+                );
             }
         }
         for (to, acked) in late {
@@ -170,15 +187,23 @@ impl Pg {
         }
         let Role::Active(a) = &mut self.role else { return };
         let Some(p) = a.peers.get_mut(&from) else { return };
-        // What was sent again meets the same gap no second time, unless it is lost, too: then its time comes.
+        // What was sent again meets the same gap no second time, unless it is lost, too: then its
+        // time comes.
         if p.gap.replace(have) != Some(have) {
-            tracing::info!(pg = %self.core.id, %from, %have, "writes to a member were lost: sent again");
+            tracing::info!(pg = %self.core.id, %from, %have, "writes to a member were lost: sent \
+                again");
             self.resend_after(from, have, cx);
         }
     }
 
     /// Member: is this the next entry? If not, what is to be said is said.
-    pub(crate) fn is_next(&mut self, from: Peer, version: EVersion, follows: EVersion, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn is_next(
+        &mut self,
+        from: Peer,
+        version: EVersion,
+        follows: EVersion,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let Some(head) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
         if planted!(self.core.cfg, GapAccepted) {
             return version > head;
@@ -192,7 +217,10 @@ impl Pg {
             return false;
         }
         if follows != head {
-            invariant!(self.core, "a write of {from} with version {version} follows {follows}, and {head} is here");
+            invariant!(
+                self.core,
+                "a write of {from} with version {version} follows {follows}, and {head} is here"
+            );
             return false;
         }
         true

@@ -102,7 +102,12 @@ impl ObjectReader for ShardReader<'_> {
         self.inner.read(&self.name(object), offset, length)
     }
 
-    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+    fn read_with_crc(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Bytes, Option<u32>), ReadError> {
         self.inner.read_with_crc(&self.name(object), offset, length)
     }
 
@@ -110,7 +115,12 @@ impl ObjectReader for ShardReader<'_> {
         self.inner.size(&self.name(object))
     }
 
-    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+    fn extents(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, u64)>, ReadError> {
         self.inner.extents(&self.name(object), offset, length)
     }
 
@@ -129,7 +139,11 @@ impl ObjectReader for ShardReader<'_> {
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
         let from = self.name(from);
         // The end of a pool's last PG is the maximum, behind which other shards begin.
-        let until = if until.max { HObject::pool_start(from.pool.saturating_add(1), 0) } else { self.name(until) };
+        let until = if until.max {
+            HObject::pool_start(from.pool.saturating_add(1), 0)
+        } else {
+            self.name(until)
+        };
         let found = self.inner.list(&from, &until, max)?;
         Ok(found.into_iter().map(object_of_store).collect())
     }

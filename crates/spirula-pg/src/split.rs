@@ -8,7 +8,9 @@
 use crate::Now;
 use crate::api::PgEffect;
 use crate::core::PgCore;
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet, pg_end, pg_start};
+use crate::exec::{
+    INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet, pg_end, pg_start,
+};
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
@@ -32,10 +34,10 @@ pub fn children_of(parent: PgId, from: u32, to: u32) -> Vec<PgId> {
 }
 
 impl Pg {
-    /// Splits the copy stored here for the pool of `pg_num` PGs in the map of `epoch` and returns the
-    /// children, to be given that map like any PG. Must come before the first map with so many PGs, for every
-    /// copy that is stored ([`Pg::pg_num`]). The effects hold one transaction, which must be
-    /// durable before anything the children submit.
+    /// Splits the copy stored here for the pool of `pg_num` PGs in the map of `epoch` and returns
+    /// the children, to be given that map like any PG. Must come before the first map with so many
+    /// PGs, for every copy that is stored ([`Pg::pg_num`]). The effects hold one transaction, which
+    /// must be durable before anything the children submit.
     pub fn split(
         &mut self,
         now: Now,
@@ -44,7 +46,9 @@ impl Pg {
         leases: &Leases,
         out: &mut Vec<PgEffect>,
     ) -> Vec<Pg> {
-        let Some(info) = self.core.info.clone().filter(|i| i.pg_num < pg_num) else { return Vec::new() };
+        let Some(info) = self.core.info.clone().filter(|i| i.pg_num < pg_num) else {
+            return Vec::new();
+        };
         let ids = children_of(self.core.id, info.pg_num, pg_num);
         if ids.is_empty() {
             return Vec::new();
@@ -78,16 +82,27 @@ impl Pg {
             let log = PgLog::new(tail, entries);
             // Its own newest entry, so that positions can be compared with other copies'.
             let head = PgHead { last_update: log.head(), log_tail: tail, counts, ..info.head };
-            let info = PgInfo { pg: *id, pg_num, head, scrub: info.scrub.part(part, parts), ..info.clone() };
+            let info = PgInfo {
+                pg: *id,
+                pg_num,
+                head,
+                scrub: info.scrub.part(part, parts),
+                ..info.clone()
+            };
             if *id == self.core.id {
                 (self.core.info, self.core.log) = (Some(info), log);
                 self.core.record_ops(&mut txn.meta);
             } else {
-                let mut child = Pg::new(SpgId::new(*id, self.core.me.shard), self.core.me.osd, self.core.cfg.clone());
+                let mut child = Pg::new(
+                    SpgId::new(*id, self.core.me.shard),
+                    self.core.me.osd,
+                    self.core.cfg.clone(),
+                );
                 child.core.shaped = epoch;
                 (child.core.info, child.core.log) = (Some(info), log);
                 child.core.missing = self.core.missing.split_off(|o| o.pg(pg_num) == *id);
-                (child.core.past, child.core.interval) = (self.core.past.clone(), self.core.interval.clone());
+                (child.core.past, child.core.interval) =
+                    (self.core.past.clone(), self.core.interval.clone());
                 child.core.readers.clone_from(&self.core.readers);
                 child.core.view.clone_from(&self.core.view);
                 child.core.record_ops(&mut txn.meta);
@@ -105,8 +120,9 @@ impl Pg {
 /// tail may lie behind all that other members have of this part, because what was there went
 /// to a sibling, and then it would look as if they lacked something; so it is the part's own
 /// newest trimmed entry, as far as that is remembered. If there is none, the log reaches back
-/// to the beginning in an erasure-coded PG that remembers all that was ever made, where those members are needed; a
-/// replicated one finds among its members who can go on ([`choose`](crate::peering)).
+/// to the beginning in an erasure-coded PG that remembers all that was ever made, where those
+/// members are needed; a replicated one finds among its members who can go on
+/// ([`choose`](crate::peering)).
 fn tail_after_split(core: &PgCore, info: &PgInfo, entries: &[LogEntry]) -> EVersion {
     let tail = info.log_tail();
     let trimmed = entries.iter().map(|e| e.version).filter(|v| *v <= tail).max();
@@ -117,7 +133,8 @@ fn tail_after_split(core: &PgCore, info: &PgInfo, entries: &[LogEntry]) -> EVers
 /// Divides the counts of a PG among what it splits into.
 fn share(counts: &PgCounts, ids: &[PgId], pg_num: u32, reader: &dyn ObjectReader) -> Vec<PgCounts> {
     if counts.objects <= COUNT_MAX
-        && let Ok(exact) = ids.iter().map(|id| count(*id, pg_num, reader)).collect::<Result<Vec<_>, _>>()
+        && let Ok(exact) =
+            ids.iter().map(|id| count(*id, pg_num, reader)).collect::<Result<Vec<_>, _>>()
     {
         return exact
             .into_iter()
@@ -166,8 +183,14 @@ fn count(id: PgId, pg_num: u32, reader: &dyn ObjectReader) -> Result<PgCounts, R
                 c.clones += 1;
             } else {
                 // What clones have for themselves alone the head's history says.
-                let history = if info.has(ObjectInfo::SNAPSET) { reader.attr(&o, SNAPSET_ATTR)? } else { None };
-                let own = history.and_then(|v| from_slice::<SnapSet>(&v).ok()).map_or(0, |set| set.own_bytes());
+                let history = if info.has(ObjectInfo::SNAPSET) {
+                    reader.attr(&o, SNAPSET_ATTR)?
+                } else {
+                    None
+                };
+                let own = history
+                    .and_then(|v| from_slice::<SnapSet>(&v).ok())
+                    .map_or(0, |set| set.own_bytes());
                 c.bytes += info.size as i64 + own;
             }
             c.omap_objects += i64::from(info.has(ObjectInfo::OMAP));
@@ -187,7 +210,10 @@ mod tests {
                 let h = h.wrapping_mul(2_654_435_761);
                 let old = PgId::new(1, hash::stable_mod(h, from, hash::mask_for(from)));
                 let new = PgId::new(1, hash::stable_mod(h, to, hash::mask_for(to)));
-                assert!(new == old || children_of(old, from, to).contains(&new), "{from} {to} {h:x}");
+                assert!(
+                    new == old || children_of(old, from, to).contains(&new),
+                    "{from} {to} {h:x}"
+                );
             }
         }
     }

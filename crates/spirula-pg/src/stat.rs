@@ -60,10 +60,17 @@ impl Pg {
         }
         if let Role::Active(_) = &self.role {
             state |= self.scrub.state();
-            for (on, bit) in self.forced.into_iter().zip([PgState::FORCED_RECOVERY, PgState::FORCED_BACKFILL]) {
+            for (on, bit) in
+                self.forced.into_iter().zip([PgState::FORCED_RECOVERY, PgState::FORCED_BACKFILL])
+            {
                 state |= if on { bit } else { PgState::UNKNOWN };
             }
-            if self.core.info.as_ref().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
+            if self
+                .core
+                .info
+                .as_ref()
+                .is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0)
+            {
                 state |= PgState::INCONSISTENT;
             }
         }
@@ -78,9 +85,9 @@ impl Pg {
         self.lacks().degraded
     }
 
-    /// Every acting member is whole and there are as many as wanted, only CRUSH names others (or too few)
-    /// that nothing can be moved to now: Ceph calls that clean, too. That no other copy is needed any
-    /// more does not follow from it.
+    /// Every acting member is whole and there are as many as wanted, only CRUSH names others (or
+    /// too few) that nothing can be moved to now: Ceph calls that clean, too. That no other copy is
+    /// needed any more does not follow from it.
     fn rests(&self) -> bool {
         let (Some(a), Some(view)) = (self.active(), &self.core.view) else { return false };
         a.activated
@@ -93,7 +100,8 @@ impl Pg {
 
     /// What is not where or what it should be.
     pub(crate) fn lacks(&self) -> Lacks {
-        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, &self.core.info) else {
+        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, &self.core.info)
+        else {
             return Lacks::default();
         };
         let objects = info.head.counts.objects.max(0);
@@ -109,9 +117,10 @@ impl Pg {
             }
         };
         // What the wanted places lack, and what others hold instead.
-        let lacking =
-            objects * (size - view.up.len()) as i64 + view.up.iter().map(|o| (objects - has(*o)).max(0)).sum::<i64>();
-        let spare: i64 = view.acting.iter().filter(|o| !view.up.contains(o)).map(|o| has(*o).max(0)).sum();
+        let lacking = objects * (size - view.up.len()) as i64
+            + view.up.iter().map(|o| (objects - has(*o)).max(0)).sum::<i64>();
+        let spare: i64 =
+            view.acting.iter().filter(|o| !view.up.contains(o)).map(|o| has(*o).max(0)).sum();
         let misplaced = lacking.min(spare);
         Lacks {
             degraded: lacking - misplaced,
@@ -138,7 +147,8 @@ impl Pg {
         s.version != info.last_update()
             || (s.stats.num_rd, s.stats.num_wr) != (c.reads, c.writes)
             || s.stats.num_objects_recovered != self.stat.recovered_objects
-            || (s.last_scrub_stamp, s.last_deep_scrub_stamp) != (info.scrub.last_stamp, info.scrub.last_deep_stamp)
+            || (s.last_scrub_stamp, s.last_deep_scrub_stamp)
+                != (info.scrub.last_stamp, info.scrub.last_deep_stamp)
     }
 
     /// The report of a primary, stamped `now`. Each call counts as a report.
@@ -177,7 +187,9 @@ impl Pg {
 
     /// Removed snapshots of which nothing is left, and how many others there are.
     fn trims(&self) -> (SnapIntervals, u32) {
-        let (Some(a), Some(pool)) = (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+        let (Some(a), Some(pool)) =
+            (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref()))
+        else {
             return (SnapIntervals::default(), 0);
         };
         let purged = a.trim.purged().clone();
@@ -200,7 +212,8 @@ impl Pg {
             num_objects_unfound: lacks.unfound,
             num_objects_recovered: self.stat.recovered_objects,
             num_bytes_recovered: self.stat.recovered_bytes,
-            num_scrub_errors: i64::from(info.scrub.shallow_errors) + i64::from(info.scrub.deep_errors),
+            num_scrub_errors: i64::from(info.scrub.shallow_errors)
+                + i64::from(info.scrub.deep_errors),
             num_shallow_scrub_errors: i64::from(info.scrub.shallow_errors),
             num_deep_scrub_errors: i64::from(info.scrub.deep_errors),
             num_objects_repaired: info.scrub.repaired as i64,

@@ -67,7 +67,16 @@ impl Encode for Frame {
             Self::Raft(m) => {
                 o.u8(0);
                 o.u8(TYPES.iter().find(|(_, t)| *t == m.msg_type).map_or(0, |(n, _)| *n));
-                for v in [m.to, m.from, m.term, m.log_term, m.index, m.commit, m.commit_term, m.reject_hint] {
+                for v in [
+                    m.to,
+                    m.from,
+                    m.term,
+                    m.log_term,
+                    m.index,
+                    m.commit,
+                    m.commit_term,
+                    m.reject_hint,
+                ] {
                     o.u64(v);
                 }
                 o.bool(m.reject);
@@ -98,8 +107,12 @@ impl Decode for Frame {
             0 => {
                 let kind = d.u8()?;
                 let known = TYPES.iter().find(|(n, _)| *n == kind);
-                let msg_type =
-                    known.ok_or(DecodeError::Value { what: "type of quorum message", value: i64::from(kind) })?.1;
+                let msg_type = known
+                    .ok_or(DecodeError::Value {
+                        what: "type of quorum message",
+                        value: i64::from(kind),
+                    })?
+                    .1;
                 let mut m = eraftpb::Message { msg_type, ..Default::default() };
                 for slot in [
                     &mut m.to,
@@ -115,17 +128,30 @@ impl Decode for Frame {
                 }
                 m.reject = d.bool()?;
                 m.context = d.bytes()?;
-                let read_index = matches!(msg_type, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
+                let read_index =
+                    matches!(msg_type, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
                 let entries: Vec<Entry> = d.list(21, Decoder::get)?;
                 if read_index != (entries.len() == 1) && msg_type != MessageType::MsgAppend {
-                    return Err(DecodeError::Value { what: "entries of quorum message", value: entries.len() as i64 });
+                    return Err(DecodeError::Value {
+                        what: "entries of quorum message",
+                        value: entries.len() as i64,
+                    });
                 }
                 m.entries = entries.iter().map(to_raft).collect();
                 Ok(Self::Raft(m))
             }
             1 => {
-                let (leader_term, index, term, total, offset) = (d.u64()?, d.u64()?, d.u64()?, d.u64()?, d.u64()?);
-                Ok(Self::Chunk(Chunk { leader_term, index, term, members: d.get()?, total, offset, data: d.bytes()? }))
+                let (leader_term, index, term, total, offset) =
+                    (d.u64()?, d.u64()?, d.u64()?, d.u64()?, d.u64()?);
+                Ok(Self::Chunk(Chunk {
+                    leader_term,
+                    index,
+                    term,
+                    members: d.get()?,
+                    total,
+                    offset,
+                    data: d.bytes()?,
+                }))
             }
             2 => Ok(Self::ChunkAck { index: d.u64()?, offset: d.u64()? }),
             v => Err(DecodeError::Value { what: "kind of quorum frame", value: i64::from(v) }),

@@ -17,7 +17,10 @@
 //! Membership changes one member at a time; a new one learns before it votes. A member that
 //! lost its disk comes back under a new id: an id is a promise not to forget.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")
+)]
 
 mod frame;
 mod log;
@@ -30,4 +33,6 @@ mod types;
 pub use frame::FRAME_MAX;
 pub use node::{Config, Effect, Node, NotLeader, OpenError, Persist, Refusal};
 pub use snapshot::SNAPSHOT_MAX;
-pub use types::{ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status};
+pub use types::{
+    ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status,
+};

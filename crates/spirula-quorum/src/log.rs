@@ -34,7 +34,9 @@ pub(crate) fn to_raft(e: &Entry) -> eraftpb::Entry {
 pub(crate) fn from_raft(e: &eraftpb::Entry) -> Entry {
     let (kind, data) = match e.entry_type {
         EntryType::EntryNormal => (EntryKind::Normal, e.data.clone()),
-        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => (EntryKind::Config, e.context.clone()),
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+            (EntryKind::Config, e.context.clone())
+        }
     };
     Entry { index: e.index, term: e.term, kind, data }
 }
@@ -66,7 +68,10 @@ pub(crate) fn conf_state(m: &Members) -> ConfState {
 }
 
 pub(crate) fn members_of(c: &ConfState) -> Members {
-    Members { voters: c.voters.iter().copied().collect(), learners: c.learners.iter().copied().collect() }
+    Members {
+        voters: c.voters.iter().copied().collect(),
+        learners: c.learners.iter().copied().collect(),
+    }
 }
 
 /// Snapshot, entries behind it, hard state.
@@ -144,7 +149,8 @@ impl Log {
     pub fn compact(&mut self, snapshot: Snapshot) {
         let keep_from = (snapshot.index + 1).saturating_sub(KEEP_BEHIND).max(self.first);
         let of = |e: &eraftpb::Entry| e.data.len() as u64;
-        let mut behind: u64 = self.entries.iter().filter(|e| e.index <= snapshot.index).map(of).sum();
+        let mut behind: u64 =
+            self.entries.iter().filter(|e| e.index <= snapshot.index).map(of).sum();
         while self.first < keep_from || behind > KEEP_BYTES && self.first <= snapshot.index {
             let Some(gone) = self.entries.pop_front() else { break };
             behind = behind.saturating_sub(of(&gone));
@@ -162,7 +168,10 @@ impl Log {
 
     /// Number of entries behind the snapshot, and their bytes.
     pub fn weight(&self) -> (u64, u64) {
-        (self.last().saturating_sub(self.snapshot.index), self.bytes.saturating_sub(self.bytes_in_snapshot))
+        (
+            self.last().saturating_sub(self.snapshot.index),
+            self.bytes.saturating_sub(self.bytes_in_snapshot),
+        )
     }
 }
 
@@ -175,8 +184,11 @@ impl Storage for Log {
             ..Default::default()
         };
         // A member that has nothing yet must look like one to the library.
-        let hard =
-            if self.hard == HardState::default() && self.snapshot.index == 0 { Default::default() } else { hard };
+        let hard = if self.hard == HardState::default() && self.snapshot.index == 0 {
+            Default::default()
+        } else {
+            hard
+        };
         Ok(RaftState::new(hard, conf_state(&self.snapshot.members)))
     }
 
@@ -205,7 +217,8 @@ impl Storage for Log {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        let why = if index < self.first { StorageError::Compacted } else { StorageError::Unavailable };
+        let why =
+            if index < self.first { StorageError::Compacted } else { StorageError::Unavailable };
         self.term_of(index).ok_or(raft::Error::Store(why))
     }
 
@@ -239,11 +252,22 @@ mod tests {
     /// What is kept for members that were away for a moment has a bound in bytes, too.
     #[test]
     fn large_entries_are_not_kept_behind_a_snapshot() {
-        let entry = |index| Entry { index, term: 2, kind: EntryKind::Normal, data: vec![7; 1 << 20].into() };
+        let entry = |index| Entry {
+            index,
+            term: 2,
+            kind: EntryKind::Normal,
+            data: vec![7; 1 << 20].into(),
+        };
         let all: Vec<Entry> = (2..=100).map(entry).collect();
-        let first = Snapshot { index: 1, term: 1, members: Members::default(), data: Default::default() };
+        let first =
+            Snapshot { index: 1, term: 1, members: Members::default(), data: Default::default() };
         let mut log = Log::new(HardState::default(), first, &all);
-        log.compact(Snapshot { index: 90, term: 2, members: Members::default(), data: Default::default() });
+        log.compact(Snapshot {
+            index: 90,
+            term: 2,
+            members: Members::default(),
+            data: Default::default(),
+        });
         // Eight behind the snapshot, and all after it.
         assert_eq!((log.term_of(82), log.term_of(81)), (Some(2), None));
         assert_eq!((log.last(), log.behind_snapshot().len()), (100, 10));

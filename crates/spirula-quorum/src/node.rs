@@ -6,7 +6,9 @@
 use crate::frame::{Chunk, FRAME_MAX, Frame, travels};
 use crate::log::{Log, change_of, change_to_raft, from_raft, members_of};
 use crate::snapshot::{Incoming, Next, Outgoing, SNAPSHOT_MAX, take};
-use crate::types::{ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status};
+use crate::types::{
+    ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status,
+};
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
@@ -128,7 +130,8 @@ struct Write {
     bytes: usize,
 }
 
-/// Writes that may wait for the disk, and bytes of entries in them, above which a member hears nothing more.
+/// Writes that may wait for the disk, and bytes of entries in them, above which a member hears
+/// nothing more.
 const WRITES_MAX: usize = 1024;
 const WRITE_BYTES_MAX: usize = 64 << 20;
 
@@ -152,8 +155,9 @@ pub struct Node {
     /// Bytes of entries in them.
     write_bytes: usize,
     newest_ready: u64,
-    /// An entry of the log as it was found, not known to be committed, that no frame can carry: as a leader this member could neither
-    /// send it nor anything behind it, and its heartbeats would keep everybody else from leading.
+    /// An entry of the log as it was found, not known to be committed, that no frame can carry: as
+    /// a leader this member could neither send it nor anything behind it, and its heartbeats would
+    /// keep everybody else from leading.
     too_large: Option<(u64, u64)>,
     /// Messages that may go once the write of that number is done.
     held: VecDeque<(u64, Vec<eraftpb::Message>)>,
@@ -204,15 +208,26 @@ impl Node {
         let mut next = (snapshot.index + 1, snapshot.term);
         for e in entries {
             if e.index != next.0 || e.term < next.1 || e.term > hard.term {
-                return Err(fail(format!("entry {} of term {} follows {} of {}", e.index, e.term, next.0 - 1, next.1)));
+                return Err(fail(format!(
+                    "entry {} of term {} follows {} of {}",
+                    e.index,
+                    e.term,
+                    next.0 - 1,
+                    next.1
+                )));
             }
             next = (e.index + 1, e.term);
         }
         if hard.commit >= next.0 && hard.commit > snapshot.index {
-            return Err(fail(format!("entry {} is committed, the log ends at {}", hard.commit, next.0 - 1)));
+            return Err(fail(format!(
+                "entry {} is committed, the log ends at {}",
+                hard.commit,
+                next.0 - 1
+            )));
         }
         let id = config.id;
-        let spread = (config.election_ticks + 1, config.election_ticks + 1 + config.election_spread.max(1));
+        let spread =
+            (config.election_ticks + 1, config.election_ticks + 1 + config.election_spread.max(1));
         let raft_config = raft::Config {
             id,
             election_tick: config.election_ticks,
@@ -231,15 +246,16 @@ impl Node {
         if let Some((index, _)) = too_large {
             tracing::error!(
                 index,
-                "an entry of this monitor's log, not agreed on, is larger than any other monitor takes: it does not lead until \
+                "an entry of this monitor's log, not agreed on, is larger than any other monitor \
+                    takes: it does not lead until \
                  a majority of the others has put something else in its place"
             );
         }
         let (members, applied) = (snapshot.members.clone(), (snapshot.index, snapshot.term));
         let snapshot_size = snapshot.data.len();
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let raw =
-            RawNode::new(&raft_config, Log::new(hard, snapshot, entries), &logger).map_err(|e| fail(e.to_string()))?;
+        let raw = RawNode::new(&raft_config, Log::new(hard, snapshot, entries), &logger)
+            .map_err(|e| fail(e.to_string()))?;
         let mut node = Self {
             raw,
             id,
@@ -301,9 +317,12 @@ impl Node {
     }
 
     /// True for a leader that has applied everything earlier leaders committed: what it
-    /// proposes follows on what it knows. Not for one that removed itself: the library calls it the leader still, and takes nothing.
+    /// proposes follows on what it knows. Not for one that removed itself: the library calls it the
+    /// leader still, and takes nothing.
     pub fn may_propose(&self) -> bool {
-        self.status.role == Role::Leader && self.applied.1 == self.status.term && self.members.voters.contains(&self.id)
+        self.status.role == Role::Leader
+            && self.applied.1 == self.status.term
+            && self.members.voters.contains(&self.id)
     }
 
     /// Ticks since a frame came from `id`; `None` if none ever did.
@@ -311,9 +330,10 @@ impl Node {
         self.heard.get(&id).map(|at| self.now - at)
     }
 
-    /// Hears nothing of `id` for so many ticks, as if it were cut off: it leads, and what it wants taken contradicts what is committed here.
-    /// Its heartbeats would keep everybody else from leading, and a log of a newer term has it elected again before the others have agreed
-    /// on anything under one of themselves; afterwards none of them votes for it.
+    /// Hears nothing of `id` for so many ticks, as if it were cut off: it leads, and what it wants
+    /// taken contradicts what is committed here. Its heartbeats would keep everybody else from
+    /// leading, and a log of a newer term has it elected again before the others have agreed on
+    /// anything under one of themselves; afterwards none of them votes for it.
     pub fn shun(&mut self, id: MemberId, ticks: u64) {
         self.shunned.retain(|_, until| *until > self.now);
         self.shunned.insert(id, self.now + ticks);
@@ -334,8 +354,8 @@ impl Node {
         self.raw.store().snapshot_wanted()
     }
 
-    /// Bytes of this member's snapshot, if they are more than any member takes in: one that was away for long, or is new, could only be
-    /// helped by it, and will not come up to the others.
+    /// Bytes of this member's snapshot, if they are more than any member takes in: one that was
+    /// away for long, or is new, could only be helped by it, and will not come up to the others.
     pub fn unsendable_snapshot(&self) -> Option<u64> {
         self.unsendable
     }
@@ -348,7 +368,8 @@ impl Node {
             tracing::error!(
                 bytes,
                 most,
-                "the agreed state is larger than any member takes over from another: a member that is new, or was away for long, \
+                "the agreed state is larger than any member takes over from another: a member that \
+                    is new, or was away for long, \
                  stays behind until the state is smaller"
             );
         }
@@ -367,7 +388,8 @@ impl Node {
             self.raw.raft.election_elapsed = 0;
         }
         self.raw.tick();
-        let steps: Vec<_> = self.outgoing.iter_mut().map(|(to, o)| (*to, o.tick(self.now))).collect();
+        let steps: Vec<_> =
+            self.outgoing.iter_mut().map(|(to, o)| (*to, o.tick(self.now))).collect();
         for (to, step) in steps {
             self.transfer_step(to, step, out);
         }
@@ -377,7 +399,9 @@ impl Node {
     /// Is there an entry in the log that others could never be sent, and are there others?
     fn must_not_lead(&mut self) -> bool {
         let Some((index, term)) = self.too_large else { return false };
-        if self.raw.raft.raft_log.committed >= index || self.raw.store().term_of(index) != Some(term) {
+        if self.raw.raft.raft_log.committed >= index
+            || self.raw.store().term_of(index) != Some(term)
+        {
             self.too_large = None;
         }
         self.too_large.is_some() && self.members.voters.len() > 1
@@ -401,7 +425,11 @@ impl Node {
     ///
     /// # Errors
     /// As for [`Self::propose`].
-    pub fn propose_change(&mut self, change: ConfigChange, out: &mut Vec<Effect>) -> Result<(), NotLeader> {
+    pub fn propose_change(
+        &mut self,
+        change: ConfigChange,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), NotLeader> {
         if !self.may_propose() || self.raw.raft.has_pending_conf() {
             return Err(NotLeader);
         }
@@ -415,7 +443,8 @@ impl Node {
     /// called. Answered by [`Effect::ReadReady`], or never (ask again, with a larger number).
     pub fn read(&mut self, number: u64, out: &mut Vec<Effect>) {
         if self.status.role == Role::Leader && !self.members.voters.contains(&self.id) {
-            // It removed itself. If one voter is left, the library takes this member for that one and asks nobody.
+            // It removed itself. If one voter is left, the library takes this member for that one
+            // and asks nobody.
             return;
         }
         let mut ctx = Vec::with_capacity(24);
@@ -429,9 +458,15 @@ impl Node {
     /// The write of that number, and all before it, are durable.
     pub fn persisted(&mut self, number: u64, out: &mut Vec<Effect>) {
         self.done = self.done.max(number.min(self.asked));
-        while let Some(Write { ready, snapshot, bytes, .. }) = self.writes.pop_front_if(|w| w.number <= self.done) {
+        while let Some(Write { ready, snapshot, bytes, .. }) =
+            self.writes.pop_front_if(|w| w.number <= self.done)
+        {
             self.write_bytes -= bytes;
-            self.raw.on_persist_ready(if self.writes.is_empty() { self.newest_ready } else { ready });
+            self.raw.on_persist_ready(if self.writes.is_empty() {
+                self.newest_ready
+            } else {
+                ready
+            });
             if let Some(snapshot) = snapshot {
                 self.applied = (snapshot.index, snapshot.term);
                 self.raw.advance_apply_to(snapshot.index);
@@ -458,7 +493,12 @@ impl Node {
         let store = self.raw.store();
         let (snapshot, entries) = (store.snapshot().clone(), store.behind_snapshot());
         let number = self.write(self.newest_ready, None, &entries);
-        out.push(Effect::Persist(Persist { number, hard: self.hard(), snapshot: Some(snapshot), entries }));
+        out.push(Effect::Persist(Persist {
+            number,
+            hard: self.hard(),
+            snapshot: Some(snapshot),
+            entries,
+        }));
     }
 
     /// Notes a write that is asked for now; its number.
@@ -470,8 +510,9 @@ impl Node {
         self.asked
     }
 
-    /// Does the disk stand still, with as much waiting for it as may? Then this member hears nothing: to the others it is one that is
-    /// cut off, who go on without it and send again what it missed. So a full disk bounds what waits for it, and ends a leader's term.
+    /// Does the disk stand still, with as much waiting for it as may? Then this member hears
+    /// nothing: to the others it is one that is cut off, who go on without it and send again what
+    /// it missed. So a full disk bounds what waits for it, and ends a leader's term.
     fn waits_for_disk(&self) -> bool {
         self.writes.len() >= WRITES_MAX || self.write_bytes >= WRITE_BYTES_MAX
     }
@@ -480,7 +521,12 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`]; nothing was changed.
-    pub fn receive(&mut self, from: MemberId, bytes: &[u8], out: &mut Vec<Effect>) -> Result<(), Refusal> {
+    pub fn receive(
+        &mut self,
+        from: MemberId,
+        bytes: &[u8],
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
         if bytes.len() > FRAME_MAX {
             return Err(Refusal::TooLarge(bytes.len()));
         }
@@ -519,25 +565,41 @@ impl Node {
         let no = |why: String| Err(Refusal::Contradiction(why));
         let last = raft.raft_log.last_index();
         match m.msg_type {
-            MessageType::MsgHeartbeat if m.term >= raft.term && m.commit > last => {
-                no(format!("the leader believes that entry {} is here, the log ends at {last}", m.commit))
-            }
+            MessageType::MsgHeartbeat if m.term >= raft.term && m.commit > last => no(format!(
+                "the leader believes that entry {} is here, the log ends at {last}",
+                m.commit
+            )),
             MessageType::MsgAppend => {
                 let mut next = (m.index + 1, m.log_term);
                 for e in &m.entries {
                     if e.index != next.0 || e.term < next.1 || e.term > m.term {
-                        return no(format!("entry {} of term {} after {}", e.index, e.term, next.0 - 1));
+                        return no(format!(
+                            "entry {} of term {} after {}",
+                            e.index,
+                            e.term,
+                            next.0 - 1
+                        ));
                     }
                     let here = raft.raft_log.term(e.index).unwrap_or(0);
-                    if m.term >= raft.term && e.index <= raft.raft_log.committed && here != 0 && here != e.term {
-                        return no(format!("entry {} has term {} there and {here} here", e.index, e.term));
+                    if m.term >= raft.term
+                        && e.index <= raft.raft_log.committed
+                        && here != 0
+                        && here != e.term
+                    {
+                        return no(format!(
+                            "entry {} has term {} there and {here} here",
+                            e.index, e.term
+                        ));
                     }
                     next = (e.index + 1, e.term);
                 }
                 Ok(())
             }
             MessageType::MsgAppendResponse
-                if raft.state == StateRole::Leader && m.index > last && !m.reject && m.term == raft.term =>
+                if raft.state == StateRole::Leader
+                    && m.index > last
+                    && !m.reject
+                    && m.term == raft.term =>
             {
                 no(format!("it has entry {}, the leader's log ends at {last}", m.index))
             }
@@ -558,7 +620,8 @@ impl Node {
             return;
         }
         // A leader is at work: do not unseat it while the pieces come.
-        if raft.term == c.leader_term && raft.leader_id == from && raft.state == StateRole::Follower {
+        if raft.term == c.leader_term && raft.leader_id == from && raft.state == StateRole::Follower
+        {
             self.raw.raft.election_elapsed = 0;
         }
         if c.total > self.snapshot_max && !std::mem::replace(&mut self.too_large_said, true) {
@@ -566,7 +629,8 @@ impl Node {
                 from,
                 bytes = c.total,
                 most = self.snapshot_max,
-                "the leader's state is larger than is taken over: this member stays behind until it is smaller"
+                "the leader's state is larger than is taken over: this member stays behind until \
+                    it is smaller"
             );
         }
         let (ack, whole) = take(&mut self.incoming, from, c, self.snapshot_max);
@@ -647,7 +711,11 @@ impl Node {
                 self.offered.take().unwrap_or_default()
             });
             if let Some(s) = &snapshot {
-                assert_eq!(s.index, ready.snapshot().get_metadata().index, "a snapshot nobody received");
+                assert_eq!(
+                    s.index,
+                    ready.snapshot().get_metadata().index,
+                    "a snapshot nobody received"
+                );
                 self.raw.mut_store().install(s.clone());
                 self.weigh(s.data.len());
             }
@@ -691,9 +759,14 @@ impl Node {
                 match change_of(&entry) {
                     Ok(change) => match self.raw.apply_conf_change(&change_to_raft(change)) {
                         Ok(conf) => self.set_members(members_of(&conf), out),
-                        Err(e) => tracing::error!(?change, error = %e, "membership change does not apply"),
+                        Err(e) => {
+                            tracing::error!(?change, error = %e, "membership change does not apply")
+                        }
                     },
-                    Err(e) => tracing::error!(index = entry.index, error = %e, "membership change cannot be read"),
+                    Err(e) => {
+                        tracing::error!(index = entry.index, error = %e, "membership change cannot \
+                            be read")
+                    }
                 }
             }
             self.raw.advance_apply_to(entry.index);
@@ -702,7 +775,8 @@ impl Node {
     }
 
     fn on_read_state(&mut self, index: u64, ctx: &[u8]) {
-        let word = |at: usize| ctx.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        let word =
+            |at: usize| ctx.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         if (word(0), word(8)) == (Some(self.id), Some(self.seed))
             && let Some(number) = word(16)
         {

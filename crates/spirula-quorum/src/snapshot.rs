@@ -94,8 +94,8 @@ pub(crate) struct Incoming {
     data: Vec<u8>,
 }
 
-/// Takes a chunk in of a snapshot of at most `most` bytes. Answers with what to acknowledge, if anything, and the snapshot if it is
-/// complete.
+/// Takes a chunk in of a snapshot of at most `most` bytes. Answers with what to acknowledge, if
+/// anything, and the snapshot if it is complete.
 pub(crate) fn take(
     slot: &mut Option<Incoming>,
     from: MemberId,
@@ -105,9 +105,11 @@ pub(crate) fn take(
     if c.total > most || c.offset > c.total || c.data.len() as u64 > c.total - c.offset {
         return (None, None);
     }
-    let same = |i: &Incoming| (i.from, i.index, i.term, i.total) == (from, c.index, c.term, c.total);
+    let same =
+        |i: &Incoming| (i.from, i.index, i.term, i.total) == (from, c.index, c.term, c.total);
     if slot.as_ref().is_none_or(|i| !same(i)) {
-        *slot = Some(Incoming { from, index: c.index, term: c.term, total: c.total, data: Vec::new() });
+        *slot =
+            Some(Incoming { from, index: c.index, term: c.term, total: c.total, data: Vec::new() });
     }
     let Some(i) = slot.as_mut() else { return (None, None) };
     if i.data.len() as u64 == c.offset {

@@ -1,6 +1,9 @@
 //! A handful of members on a table: frames in a list, disks as values, everything by hand.
 
-use crate::{Config, ConfigChange, Effect, Entry, EntryKind, HardState, Members, Node, Persist, Role, Snapshot};
+use crate::{
+    Config, ConfigChange, Effect, Entry, EntryKind, HardState, Members, Node, Persist, Role,
+    Snapshot,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +55,12 @@ struct Table {
 impl Table {
     fn new(ids: &[u64]) -> Self {
         let voters: BTreeSet<u64> = ids.iter().copied().collect();
-        let first =
-            Snapshot { index: 1, term: 1, members: Members { voters, ..Members::default() }, data: Bytes::new() };
+        let first = Snapshot {
+            index: 1,
+            term: 1,
+            members: Members { voters, ..Members::default() },
+            data: Bytes::new(),
+        };
         let mut t = Self {
             members: BTreeMap::new(),
             frames: Vec::new(),
@@ -65,15 +72,25 @@ impl Table {
             snapshot_bytes: crate::SNAPSHOT_MAX,
         };
         for &id in ids {
-            let disk =
-                Disk { hard: HardState { term: 1, vote: 0, commit: 1 }, snapshot: first.clone(), entries: vec![] };
+            let disk = Disk {
+                hard: HardState { term: 1, vote: 0, commit: 1 },
+                snapshot: first.clone(),
+                entries: vec![],
+            };
             t.put(id, disk);
         }
         t
     }
 
     fn put(&mut self, id: u64, disk: Disk) {
-        let m = Member { node: None, disk, pending: vec![], state: vec![], ready_reads: BTreeSet::new(), starts: 0 };
+        let m = Member {
+            node: None,
+            disk,
+            pending: vec![],
+            state: vec![],
+            ready_reads: BTreeSet::new(),
+            starts: 0,
+        };
         self.members.insert(id, m);
         self.start(id);
     }
@@ -84,8 +101,15 @@ impl Table {
         m.state = m.disk.snapshot.data.to_vec();
         m.pending.clear();
         let mut out = vec![];
-        let config = Config { frame_bytes: 200, snapshot_bytes: self.snapshot_bytes, ..Config::new(id, m.starts) };
-        m.node = Some(Node::open(&config, m.disk.hard, m.disk.snapshot.clone(), &m.disk.entries, &mut out).unwrap());
+        let config = Config {
+            frame_bytes: 200,
+            snapshot_bytes: self.snapshot_bytes,
+            ..Config::new(id, m.starts)
+        };
+        m.node = Some(
+            Node::open(&config, m.disk.hard, m.disk.snapshot.clone(), &m.disk.entries, &mut out)
+                .unwrap(),
+        );
         self.perform(id, out);
     }
 
@@ -94,7 +118,10 @@ impl Table {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.rng = self
+            .rng
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.rng >> 33) % below
     }
 
@@ -113,7 +140,12 @@ impl Table {
                         m.state.extend_from_slice(&e.data);
                     }
                     let known = self.truth.entry(e.index).or_insert((e.term, e.data.clone()));
-                    assert_eq!(*known, (e.term, e.data), "member {id} applied another entry {}", e.index);
+                    assert_eq!(
+                        *known,
+                        (e.term, e.data),
+                        "member {id} applied another entry {}",
+                        e.index
+                    );
                 }
                 Effect::Install(s) => m.state = s.data.to_vec(),
                 Effect::Status(s) => {
@@ -253,7 +285,8 @@ fn three_members_elect_replicate_and_replace_a_dead_leader_in_two_seconds() {
     assert_eq!(t.state(first), "xy");
 }
 
-/// A log of an earlier version, whose leaders proposed what no frame carries: that member led for ever, and nothing was agreed on.
+/// A log of an earlier version, whose leaders proposed what no frame carries: that member led for
+/// ever, and nothing was agreed on.
 #[test]
 fn an_entry_too_large_to_be_sent_does_not_stop_the_others() {
     let mut t = Table::new(&[1, 2, 3]);
@@ -287,17 +320,23 @@ fn an_entry_too_large_to_be_sent_does_not_stop_the_others() {
     assert!(t.leader().is_some(), "it votes and is voted for as before");
 }
 
-/// A full disk, for hours: the others go on, what waits for it has a bound, and when there is room it has all that it missed.
+/// A full disk, for hours: the others go on, what waits for it has a bound, and when there is room
+/// it has all that it missed.
 #[test]
 fn a_member_whose_disk_stands_still_piles_nothing_up() {
     for leads in [true, false] {
         let mut t = Table::new(&[1, 2, 3]);
         t.tick(20);
         let leader = t.leader().unwrap();
-        let stuck = if leads { leader } else { t.ids().into_iter().find(|i| *i != leader).unwrap() };
+        let stuck =
+            if leads { leader } else { t.ids().into_iter().find(|i| *i != leader).unwrap() };
         let (mut most, mut taken) = (0, 0);
         for round in 0..4000 {
-            let who = if leads && round < 2000 { Some(stuck) } else { t.leader().filter(|l| *l != stuck) };
+            let who = if leads && round < 2000 {
+                Some(stuck)
+            } else {
+                t.leader().filter(|l| *l != stuck)
+            };
             taken += usize::from(who.is_some_and(|who| t.propose(who, "x")));
             for id in t.ids() {
                 t.with(id, Node::tick);
@@ -379,7 +418,8 @@ fn paused_leader_answers_no_read_after_it_was_replaced() {
         }
         t.settle();
     }
-    let new = others.into_iter().find(|i| t.members[i].node.as_ref().unwrap().may_propose()).unwrap();
+    let new =
+        others.into_iter().find(|i| t.members[i].node.as_ref().unwrap().may_propose()).unwrap();
     t.propose(new, "later");
     t.settle();
     t.cut.clear();
@@ -432,7 +472,8 @@ fn new_member_learns_by_snapshot_in_chunks_then_votes() {
     assert!(t.state(leader).ends_with('?'));
 }
 
-/// Until somebody else leads it is called the leader still, by the library: nothing may come of that.
+/// Until somebody else leads it is called the leader still, by the library: nothing may come of
+/// that.
 #[test]
 fn a_leader_that_removed_itself_proposes_nothing_and_confirms_no_read() {
     for ids in [&[1, 2][..], &[1, 2, 3]] {
@@ -477,7 +518,8 @@ fn frames_that_would_stop_the_library_are_refused() {
         result
     };
     let base = eraftpb::Message { from: other, to: victim, term: term + 5, ..Default::default() };
-    let beat = eraftpb::Message { msg_type: MessageType::MsgHeartbeat, commit: 999, ..base.clone() };
+    let beat =
+        eraftpb::Message { msg_type: MessageType::MsgHeartbeat, commit: 999, ..base.clone() };
     assert!(send(&mut t, beat).is_err());
     let entry = eraftpb::Entry { index: 2, term: term + 5, ..Default::default() };
     let append = eraftpb::Message {
@@ -491,7 +533,9 @@ fn frames_that_would_stop_the_library_are_refused() {
     let forged = eraftpb::Message { msg_type: MessageType::MsgHeartbeat, from: 77, ..base };
     assert!(send(&mut t, forged).is_err());
     let mut cut = vec![];
-    t.with(victim, |n, out| cut = (0..40).map(|len| n.receive(other, &vec![1; len], out).is_ok()).collect());
+    t.with(victim, |n, out| {
+        cut = (0..40).map(|len| n.receive(other, &vec![1; len], out).is_ok()).collect()
+    });
     assert!(!cut.contains(&true));
 }
 
@@ -565,8 +609,8 @@ fn storms_show_a_vote_that_is_not_written_down() {
     assert!(found.is_some(), "two votes in one term went unnoticed in 300 storms");
 }
 
-/// A state that nobody takes over is known to be one, also after a restart; the log is folded all the same, and when the state is smaller
-/// who stayed behind comes up.
+/// A state that nobody takes over is known to be one, also after a restart; the log is folded all
+/// the same, and when the state is smaller who stayed behind comes up.
 #[test]
 fn a_snapshot_that_nobody_takes_is_known_and_its_log_is_folded() {
     let mut t = Table::new(&[1, 2, 3]);
@@ -576,8 +620,11 @@ fn a_snapshot_that_nobody_takes_is_known_and_its_log_is_folded() {
     while t.leader().is_none() {
         t.tick(1);
     }
-    let fold = |t: &mut Table, id: u64, size: usize| t.with(id, |n, out| n.compact(vec![b's'; size].into(), out));
-    let unsendable = |t: &Table, id: u64| t.members[&id].node.as_ref().unwrap().unsendable_snapshot();
+    let fold = |t: &mut Table, id: u64, size: usize| {
+        t.with(id, |n, out| n.compact(vec![b's'; size].into(), out))
+    };
+    let unsendable =
+        |t: &Table, id: u64| t.members[&id].node.as_ref().unwrap().unsendable_snapshot();
     let leader = t.leader().unwrap();
     let away = t.ids().into_iter().find(|id| *id != leader).unwrap();
     t.crash(away);

@@ -189,7 +189,9 @@ impl Decode for ConfigChange {
             (0, _) => Ok(Self::AddLearner(id)),
             (1, _) => Ok(Self::AddVoter(id)),
             (2, _) => Ok(Self::Remove(id)),
-            (v, _) => Err(DecodeError::Value { what: "kind of membership change", value: i64::from(v) }),
+            (v, _) => {
+                Err(DecodeError::Value { what: "kind of membership change", value: i64::from(v) })
+            }
         }
     }
 }

@@ -1,13 +1,15 @@
-//! A client of a cluster, Spirula's or Ceph's, with its connections: the machines of `spirula-client` over the links of
-//! `spirula-runtime`.
+//! A client of a cluster, Spirula's or Ceph's, with its connections: the machines of
+//! `spirula-client` over the links of `spirula-runtime`.
 //!
-//! [`Client`] owns the links to a monitor, to the OSDs and to the active manager, and who the client is to them. Its owner has an
-//! event loop: it hands in what the network says ([`Client::net`]) and the time ([`Client::tick`] by [`Client::deadline`]), asks for
-//! operations, commands and watches, and takes what came of them ([`Client::news`]) after each call. Nothing here waits, so the
-//! loop may be a daemon's (the lab's load generator) as well as one of asynchronous functions (block images).
+//! [`Client`] owns the links to a monitor, to the OSDs and to the active manager, and who the
+//! client is to them. Its owner has an event loop: it hands in what the network says
+//! ([`Client::net`]) and the time ([`Client::tick`] by [`Client::deadline`]), asks for operations,
+//! commands and watches, and takes what came of them ([`Client::news`]) after each call. Nothing
+//! here waits, so the loop may be a daemon's (the lab's load generator) as well as one of
+//! asynchronous functions (block images).
 //!
-//! Bounds: what is under way is what the owner asked for and has not been told of; payloads on their way in are bounded by
-//! [`Way::memory`].
+//! Bounds: what is under way is what the owner asked for and has not been told of; payloads on
+//! their way in are bounded by [`Way::memory`].
 
 mod login;
 mod manager;
@@ -24,7 +26,8 @@ use spirula_messages::{Body, Message};
 use spirula_messenger::auth::ModePolicy;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
-    Answer, Hub, Link, LinkId, LinkMode, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer, clock,
+    Answer, Hub, Link, LinkId, LinkMode, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer,
+    clock,
 };
 use spirula_types::{AddrVec, EntityAddr, EntityType, Epoch, ObjectLocator, OsdId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,14 +45,15 @@ pub struct Way {
     pub kind: EntityType,
     /// Who it is, without the kind: `admin`.
     pub id: String,
-    /// What proves it. No two clients share an identity, nor a number: they would be one to an OSD, which takes the second's requests
-    /// for the first's, sent again.
+    /// What proves it. No two clients share an identity, nor a number: they would be one to an OSD,
+    /// which takes the second's requests for the first's, sent again.
     pub auth: DaemonAuth,
     /// Connection modes.
     pub modes: ModePolicy,
     /// Bytes of payloads on their way in above which no connection begins to read another one.
     pub memory: usize,
-    /// In the address of all its connections: by it the cluster tells it from others, and fences it.
+    /// In the address of all its connections: by it the cluster tells it from others, and fences
+    /// it.
     pub nonce: u32,
 }
 
@@ -102,13 +106,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// One that goes to the cluster from its first [`Client::tick`] on. Its network events go to `sink`, whose owner hands them in;
-    /// its links live on the loop `on`. `draw`, drawn at random, chooses the monitor that is asked first.
+    /// One that goes to the cluster from its first [`Client::tick`] on. Its network events go to
+    /// `sink`, whose owner hands them in; its links live on the loop `on`. `draw`, drawn at random,
+    /// chooses the monitor that is asked first.
     pub fn new(way: Way, draw: u64, sink: NetSink, on: Handle) -> Self {
         let hub = Hub::new(LinkMode::Tcp, PayloadPool::new(way.memory));
         hub.set_modes(way.modes);
         let mut me = Peer::new(way.kind, &way.id);
-        me.addrs = AddrVec::one(EntityAddr { kind: EntityAddr::KIND_ANY, nonce: way.nonce, addr: None });
+        me.addrs =
+            AddrVec::one(EntityAddr { kind: EntityAddr::KIND_ANY, nonce: way.nonce, addr: None });
         let (number, login) = Number::of(way.kind, &way.id, &way.auth);
         let out = MonWay { hub, me, login, auth: way.auth, sink, on };
         let mut mon = MonLink::new(Mons::new(way.mons, draw), "", out.clone());
@@ -169,7 +175,11 @@ impl Client {
 
     /// When [`Client::tick`] wants to be called, on [`clock::monotonic`].
     pub fn deadline(&self) -> Duration {
-        self.mon.deadline().min(self.objecter.deadline()).min(self.watches.deadline()).min(self.mgr.deadline())
+        self.mon
+            .deadline()
+            .min(self.objecter.deadline())
+            .min(self.watches.deadline())
+            .min(self.mgr.deadline())
     }
 
     /// Time has come to [`Client::deadline`], or not yet.
@@ -206,7 +216,8 @@ impl Client {
         self.mon.command(json, Bytes::new())
     }
 
-    /// Asks the active manager, to whom a link is made when it is first asked something. No command of the monitors has the same number.
+    /// Asks the active manager, to whom a link is made when it is first asked something. No command
+    /// of the monitors has the same number.
     pub fn manager_command(&mut self, json: String) -> u64 {
         if self.mgr.is_unknown() {
             self.mon.subscribe("mgrmap", 0);
@@ -249,7 +260,8 @@ impl Client {
 
     /// See [`Watches::notify`].
     pub fn notify(&mut self, at: &ObjectLocator, oid: &Bytes, payload: Bytes, seconds: u32) -> u64 {
-        let cookie = self.watches.notify(at, oid, payload, seconds, &mut self.objecter, &mut self.todo);
+        let cookie =
+            self.watches.notify(at, oid, payload, seconds, &mut self.objecter, &mut self.todo);
         self.settle();
         cookie
     }
@@ -301,7 +313,8 @@ impl Client {
     }
 
     fn osd_says(&mut self, osd: OsdId, m: &Message) {
-        let bad = |e: &dyn std::fmt::Display| tracing::warn!("osd.{osd} says what cannot be read: {e}");
+        let bad =
+            |e: &dyn std::fmt::Display| tracing::warn!("osd.{osd} says what cannot be read: {e}");
         match m.kind {
             MOsdOpReply::KIND => match MOsdOpReply::from_message(m) {
                 Ok(reply) => self.objecter.reply(osd, m.tid, reply, &mut self.todo),
@@ -369,7 +382,8 @@ impl Client {
         if self.mgr.wants_link(now) {
             self.way.me.global_id = self.number.get();
             let w = &self.way;
-            let link = w.hub.connect(&w.me, &w.login, &w.sink, self.mgr.addrs(), EntityType::Mgr, &w.on);
+            let link =
+                w.hub.connect(&w.me, &w.login, &w.sink, self.mgr.addrs(), EntityType::Mgr, &w.on);
             self.mgr.connecting(link, now);
         }
     }
@@ -417,7 +431,9 @@ impl Client {
             }
             ObjecterOut::Send(osd, m) => {
                 if let Some(link) = self.osds.get(&osd) {
-                    let same = |k: &&(Bytes, u32)| k.0.as_ptr() == m.data.as_ptr() && k.0.len() == m.data.len();
+                    let same = |k: &&(Bytes, u32)| {
+                        k.0.as_ptr() == m.data.as_ptr() && k.0.len() == m.data.len()
+                    };
                     let crc = self.known.as_ref().filter(same).map(|k| k.1);
                     link.send_with_crc(m, crc);
                 }

@@ -1,7 +1,9 @@
-//! Who a client is to those whom it asks: by an identity that it proves, or by the number that the first monitor gives.
+//! Who a client is to those whom it asks: by an identity that it proves, or by the number that the
+//! first monitor gives.
 //!
-//! An OSD knows requests by that number. Two clients that say none are one to a Ceph, which takes the requests of the second for those
-//! of the first, sent again, and answers them without doing anything. So nobody goes to an OSD without.
+//! An OSD knows requests by that number. Two clients that say none are one to a Ceph, which takes
+//! the requests of the second for those of the first, sent again, and answers them without doing
+//! anything. So nobody goes to an OSD without.
 
 use bytes::Bytes;
 use spirula_messenger::auth::{AuthStart, BadMethod, Credentials, Mode, NoneRequest, Secrets};
@@ -26,7 +28,10 @@ impl Number {
             Some(identity) => (Self::Proved(identity.clone()), identity.login()),
             None => {
                 let global_id = Arc::new(AtomicU64::new(0));
-                (Self::Given(global_id.clone()), Arc::new(Nobody { kind, id: id.to_owned(), global_id }))
+                (
+                    Self::Given(global_id.clone()),
+                    Arc::new(Nobody { kind, id: id.to_owned(), global_id }),
+                )
             }
         }
     }
@@ -56,7 +61,8 @@ struct Unproved {
 
 impl Login for Nobody {
     fn credentials(&self, to: EntityType) -> Result<Box<dyn Credentials>, String> {
-        let (global_id, to_monitor) = (self.global_id.load(Ordering::Relaxed), to == EntityType::Mon);
+        let (global_id, to_monitor) =
+            (self.global_id.load(Ordering::Relaxed), to == EntityType::Mon);
         if global_id == 0 && !to_monitor {
             return Err("the monitors have given no number yet".into());
         }

@@ -1,7 +1,7 @@
 //! Commands for the active manager: a state machine. Its owner makes the link when one is wanted.
 //!
-//! A link is only made when something is asked. What has no answer is asked again over each new link, so a command may be done twice
-//! where a manager falls between the deed and the answer.
+//! A link is only made when something is asked. What has no answer is asked again over each new
+//! link, so a command may be done twice where a manager falls between the deed and the answer.
 
 use crate::Told;
 use bytes::Bytes;
@@ -79,7 +79,9 @@ impl Manager {
     /// A map of managers: the active one may be another, or elsewhere.
     pub fn map(&mut self, m: &Message) {
         let Ok(body) = MMgrMap::from_message(m) else { return };
-        let Ok(map) = spirula_encoding::from_slice::<spirula_maps::MgrMap>(&body.mgrmap) else { return };
+        let Ok(map) = spirula_encoding::from_slice::<spirula_maps::MgrMap>(&body.mgrmap) else {
+            return;
+        };
         self.heard = true;
         if map.active_addrs != self.addrs {
             self.addrs = map.active_addrs;
@@ -96,7 +98,8 @@ impl Manager {
 
     fn send(&self, call: u64) {
         if let (Some((link, true)), Some(json)) = (&self.link, self.calls.get(&call)) {
-            let body = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.clone()], input: Bytes::new() };
+            let body =
+                MMgrCommand { fsid: Uuid::default(), cmd: vec![json.clone()], input: Bytes::new() };
             link.send(body.into_message(call));
         }
     }
@@ -113,7 +116,10 @@ impl Manager {
             NetEvent::Message(_, m) if m.kind == MMgrCommandReply::KIND => {
                 let a = MMgrCommandReply::from_message(&m).ok()?;
                 self.calls.remove(&m.tid)?;
-                return Some((m.tid, Told { result: a.result, status: a.status, output: a.output }));
+                return Some((
+                    m.tid,
+                    Told { result: a.result, status: a.status, output: a.output },
+                ));
             }
             NetEvent::Closed(..) => self.link = None,
             _ => {}

@@ -1,22 +1,29 @@
 //! The peers of a monitor or manager, and what they were told and have not taken.
 //!
-//! An answer takes memory until its peer has taken it. All that peers of one daemon have not taken is meant to stay within a share of
-//! the process's budget ([`Answers::share`]), whatever is asked and however many ask:
+//! An answer takes memory until its peer has taken it. All that peers of one daemon have not taken
+//! is meant to stay within a share of the process's budget ([`Answers::share`]), whatever is asked
+//! and however many ask:
 //!
-//! * A client that has [`ASKED`] bytes or a quarter of what is free unread, [`OPEN`] commands or [`OPEN_OPS`] operations on pools
-//!   unanswered, or something to say for which its daemon has no room, is asked nothing more: what it says waits here, in order, and
-//!   its connection is held. What waits is what had been read from it, at most one receive buffer and what was in the mailbox. A
-//!   client that owes nothing may always ask, so one that reads is never closed for what it asks, however long the answers are. The
-//!   connection answers meanwhile for what it does not read, so that a client does not take its daemon for dead.
-//! * Whose turn it is among those who wait goes round, one message each. Who waits for room in one of the daemon's bounds ([`Room`]) is
-//!   not overtaken by who comes later and wants the same: each has a ticket from when it was looked at first.
-//! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and as much waits as may, and in any
-//!   case while the share is used up.
-//! * Where twice the share is held, those lose theirs at once who have most unread, and with it what waits for them.
+//! * A client that has [`ASKED`] bytes or a quarter of what is free unread, [`OPEN`] commands or
+//!   [`OPEN_OPS`] operations on pools unanswered, or something to say for which its daemon has no
+//!   room, is asked nothing more: what it says waits here, in order, and its connection is held.
+//!   What waits is what had been read from it, at most one receive buffer and what was in the
+//!   mailbox. A client that owes nothing may always ask, so one that reads is never closed for what
+//!   it asks, however long the answers are. The connection answers meanwhile for what it does not
+//!   read, so that a client does not take its daemon for dead.
+//! * Whose turn it is among those who wait goes round, one message each. Who waits for room in one
+//!   of the daemon's bounds ([`Room`]) is not overtaken by who comes later and wants the same: each
+//!   has a ticket from when it was looked at first.
+//! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and
+//!   as much waits as may, and in any case while the share is used up.
+//! * Where twice the share is held, those lose theirs at once who have most unread, and with it
+//!   what waits for them.
 //!
-//! What is left over is an answer for each client that just asked, and [`ASKED`] for each, for as long as it is not stuck.
+//! What is left over is an answer for each client that just asked, and [`ASKED`] for each, for as
+//! long as it is not stuck.
 //!
-//! Daemons of the cluster are believed to read; one that has not taken [`Answers::of_daemon`] bytes opens another connection.
+//! Daemons of the cluster are believed to read; one that has not taken [`Answers::of_daemon`] bytes
+//! opens another connection.
 
 use crate::hub::Hub;
 use crate::link::{Link, LinkId, Peer};
@@ -31,10 +38,12 @@ use std::time::Duration;
 const ASKED: usize = 1 << 20;
 /// The part of what is free that counts in place of that, where that is less.
 const PART: usize = 4;
-/// Commands of one client that are not answered, above which no other is begun: each answer is made whole before it is sent.
+/// Commands of one client that are not answered, above which no other is begun: each answer is made
+/// whole before it is sent.
 const OPEN: usize = 16;
-/// Operations on pools of one client that are not answered, above which no other is begun. Their answers are small, and a monitor does
-/// many of them together; it remembers so many answers of one client for when that asks again (`spirula_mon`, `done`).
+/// Operations on pools of one client that are not answered, above which no other is begun. Their
+/// answers are small, and a monitor does many of them together; it remembers so many answers of one
+/// client for when that asks again (`spirula_mon`, `done`).
 const OPEN_OPS: usize = 256;
 /// Those who wait for room at their daemon that are looked at in one go.
 const ROOM_LOOKS: usize = 64;
@@ -70,7 +79,8 @@ struct One<S> {
     ticket: Option<Ticket>,
 }
 
-/// The number of a look for room that was in vain, in the order of these. The next word of the same peer has another.
+/// The number of a look for room that was in vain, in the order of these. The next word of the same
+/// peer has another.
 type Ticket = u64;
 
 impl<S> One<S> {
@@ -100,11 +110,13 @@ impl<S> One<S> {
 
     /// It is answered this; true if it was asked.
     fn answer(&mut self, m: &Message) -> bool {
-        is_answer(m) && self.open.remove(&m.tid) || m.kind == kind::POOL_OP_REPLY && self.open_ops.remove(&m.tid)
+        is_answer(m) && self.open.remove(&m.tid)
+            || m.kind == kind::POOL_OP_REPLY && self.open_ops.remove(&m.tid)
     }
 }
 
-/// The peers of one daemon. `S` is what that knows of a message when it has looked at it once ([`Answers::take`]).
+/// The peers of one daemon. `S` is what that knows of a message when it has looked at it once
+/// ([`Answers::take`]).
 pub struct Answers<S = ()> {
     share: usize,
     /// Bytes that they have not taken, as of the last look, and all that was said since.
@@ -157,7 +169,10 @@ impl<S: Copy> Answers<S> {
     pub fn insert(&mut self, link: Link, peer: &Peer) {
         let client = peer.kind == EntityType::Client;
         let (open, open_ops) = (BTreeSet::new(), BTreeSet::new());
-        self.all.insert(link.id(), One { link, client, open, open_ops, kept: VecDeque::new(), ticket: None });
+        self.all.insert(
+            link.id(),
+            One { link, client, open, open_ops, kept: VecDeque::new(), ticket: None },
+        );
     }
 
     /// A connection has ended; false if it was of no peer, or was closed here.
@@ -174,8 +189,9 @@ impl<S: Copy> Answers<S> {
         }
     }
 
-    /// A peer said something: it is given back if it is its turn and the daemon has `room` for it, and else waits ([`Answers::due`]).
-    /// `sort` is what the daemon looks at for that, found once for each message.
+    /// A peer said something: it is given back if it is its turn and the daemon has `room` for it,
+    /// and else waits ([`Answers::due`]). `sort` is what the daemon looks at for that, found once
+    /// for each message.
     pub fn take(
         &mut self,
         id: LinkId,
@@ -237,7 +253,8 @@ impl<S: Copy> Answers<S> {
         }
     }
 
-    /// The daemon may have room again: some of those who waited for that are asked by [`Answers::due`], the first first.
+    /// The daemon may have room again: some of those who waited for that are asked by
+    /// [`Answers::due`], the first first.
     pub fn look_for_room(&mut self) {
         for waiting in self.crowded.values_mut() {
             for (_, id) in (0..ROOM_LOOKS).map_while(|_| waiting.pop_first()) {
@@ -249,8 +266,8 @@ impl<S: Copy> Answers<S> {
         self.crowded.retain(|_, waiting| !waiting.is_empty());
     }
 
-    /// Something that had to wait and whose turn it is now, and for which the daemon has `room`. The owner asks until there is nothing
-    /// more, whenever it has handled what came.
+    /// Something that had to wait and whose turn it is now, and for which the daemon has `room`.
+    /// The owner asks until there is nothing more, whenever it has handled what came.
     pub fn due(&mut self, room: impl Fn(S, &Message) -> Room) -> Option<(LinkId, Message)> {
         loop {
             let after = self.changed.range(self.last.saturating_add(1)..).next();
@@ -268,7 +285,9 @@ impl<S: Copy> Answers<S> {
             let before = |bound: u8| self.crowded.get(&bound).and_then(|all| all.keys().next());
             let full = match one.kept.front().map(|(m, sort)| room(*sort, m)) {
                 Some(Room::Full(bound)) => Some(bound),
-                Some(Room::In(bound)) if before(bound).is_some_and(|b| one.ticket.is_none_or(|t| *b < t)) => {
+                Some(Room::In(bound))
+                    if before(bound).is_some_and(|b| one.ticket.is_none_or(|t| *b < t)) =>
+                {
                     Some(bound)
                 }
                 Some(Room::In(_) | Room::Always) | None => None,
@@ -308,11 +327,17 @@ impl<S: Copy> Answers<S> {
         }
         let unsent = one.link.unsent();
         let goes_too_far = match one.client {
-            true => unsent > ASKED.max(free / PART) && one.link.stuck_for(clock::monotonic()) >= STUCK,
+            true => {
+                unsent > ASKED.max(free / PART) && one.link.stuck_for(clock::monotonic()) >= STUCK
+            }
             false => unsent > of_daemon,
         };
         if goes_too_far {
-            tracing::warn!(id, unsent, "a peer does not read what it asked for; its connection is closed");
+            tracing::warn!(
+                id,
+                unsent,
+                "a peer does not read what it asked for; its connection is closed"
+            );
             one.link.abandon();
             return false;
         }
@@ -326,10 +351,16 @@ impl<S: Copy> Answers<S> {
 
     fn count(&mut self) {
         // What was closed here is on its way out, and nobody else's fault.
-        self.held = self.all.values().filter(|one| !one.link.is_closed()).map(|one| one.link.unsent()).sum();
+        self.held = self
+            .all
+            .values()
+            .filter(|one| !one.link.is_closed())
+            .map(|one| one.link.unsent())
+            .sum();
     }
 
-    /// Those with most unread lose it, until what is left is less than twice the share, or little for each.
+    /// Those with most unread lose it, until what is left is less than twice the share, or little
+    /// for each.
     fn shed(&mut self) {
         self.count();
         while self.held > 2 * self.share {
@@ -343,14 +374,16 @@ impl<S: Copy> Answers<S> {
                 id = most.link.id(),
                 unsent,
                 held = self.held,
-                "a client does not read what it asked for, and memory is used up; its connection is closed"
+                "a client does not read what it asked for, and memory is used up; its connection \
+                    is closed"
             );
             most.link.abandon();
             self.held -= unsent.min(self.held);
         }
     }
 
-    /// Looks at all of them, every now and then: what is held, and who is stuck while the share is used up.
+    /// Looks at all of them, every now and then: what is held, and who is stuck while the share is
+    /// used up.
     pub fn look(&mut self) {
         self.count();
         if self.held <= self.share {
@@ -363,7 +396,8 @@ impl<S: Copy> Answers<S> {
                     id = one.link.id(),
                     unsent = one.link.unsent(),
                     held = self.held,
-                    "a client does not read what it asked for, and memory is used up; its connection is closed"
+                    "a client does not read what it asked for, and memory is used up; its \
+                        connection is closed"
                 );
                 one.link.abandon();
             }

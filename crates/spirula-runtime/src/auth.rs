@@ -154,7 +154,13 @@ impl Exchange for Trusting {
     fn step(&mut self, payload: Bytes) -> Step {
         let who = match NoneRequest::read(&payload) {
             Ok(who) => who,
-            Err(e) => return Verdict::Refused(-errno::EINVAL, format!("request of method \"none\": {e}")).into(),
+            Err(e) => {
+                return Verdict::Refused(
+                    -errno::EINVAL,
+                    format!("request of method \"none\": {e}"),
+                )
+                .into();
+            }
         };
         let gid = match &self.assign_id {
             Some(assign) if who.global_id == 0 => assign(),
@@ -189,7 +195,12 @@ impl NoneLogin {
 impl Login for NoneLogin {
     fn credentials(&self, to: EntityType) -> Result<Box<dyn Credentials>, String> {
         let to_monitor = to == EntityType::Mon;
-        Ok(Box::new(NoneRequest { to_monitor, kind: self.kind, id: self.id.clone(), global_id: self.global_id }))
+        Ok(Box::new(NoneRequest {
+            to_monitor,
+            kind: self.kind,
+            id: self.id.clone(),
+            global_id: self.global_id,
+        }))
     }
 }
 
@@ -198,7 +209,9 @@ pub(crate) fn answer(verdict: Verdict) -> Result<(AuthAnswer, Grants, Option<Str
     match verdict {
         Verdict::More(payload) => Ok((AuthAnswer::More(payload), Grants::default(), None)),
         Verdict::In(granted, grants) => Ok((AuthAnswer::Done(granted), grants, None)),
-        Verdict::Refused(result, why) => Ok((AuthAnswer::Bad(result), Grants::default(), Some(why))),
+        Verdict::Refused(result, why) => {
+            Ok((AuthAnswer::Bad(result), Grants::default(), Some(why)))
+        }
         Verdict::NotNow(why) => Err(why),
     }
 }

@@ -8,7 +8,9 @@
 //! An identity learns and renews by messages on its monitor link, which its daemon carries:
 //! [`Identity::requests`] out, [`Identity::reply`] in.
 
-use crate::auth::{AssignId, Authenticator, Caller, Exchange, Grants, Login, Step, Trusting, Verdict};
+use crate::auth::{
+    AssignId, Authenticator, Caller, Exchange, Grants, Login, Step, Trusting, Verdict,
+};
 use crate::{clock, entropy};
 use bytes::Bytes;
 use spirula_auth::client::{Authorizer, Client};
@@ -57,11 +59,20 @@ impl Required {
         let method = |word: &str| match word {
             "cephx" => Ok(METHOD_CEPHX),
             "none" => Ok(METHOD_NONE),
-            other => Err(format!("'{other}' is no authentication method; known are cephx and none")),
+            other => {
+                Err(format!("'{other}' is no authentication method; known are cephx and none"))
+            }
         };
-        let all: Vec<u32> =
-            text.split([' ', ',', ';']).filter(|w| !w.is_empty()).map(method).collect::<Result<_, _>>()?;
-        if all.is_empty() { Err("no authentication method; known are cephx and none".into()) } else { Ok(all) }
+        let all: Vec<u32> = text
+            .split([' ', ',', ';'])
+            .filter(|w| !w.is_empty())
+            .map(method)
+            .collect::<Result<_, _>>()?;
+        if all.is_empty() {
+            Err("no authentication method; known are cephx and none".into())
+        } else {
+            Ok(all)
+        }
     }
 
     /// True if nobody comes in without a key.
@@ -139,8 +150,8 @@ impl Identity {
         Self::make(entity, key, None)
     }
 
-    /// The same beside a monitor of this process: its keys are read from what that monitor holds, and
-    /// need not be asked for.
+    /// The same beside a monitor of this process: its keys are read from what that monitor holds,
+    /// and need not be asked for.
     pub fn beside(entity: EntityId, key: CryptoKey, realm: Arc<RwLock<Realm>>) -> Self {
         Self::make(entity, key, Some(realm))
     }
@@ -148,7 +159,13 @@ impl Identity {
     fn make(entity: EntityId, key: CryptoKey, realm: Option<Arc<RwLock<Realm>>>) -> Self {
         let service = entity.service();
         let client = Mutex::new(Client::new(entity, key, Services::USUAL));
-        Self(Arc::new(Inner { client, service, keys: RwLock::default(), realm, stale: AtomicBool::new(false) }))
+        Self(Arc::new(Inner {
+            client,
+            service,
+            keys: RwLock::default(),
+            realm,
+            stale: AtomicBool::new(false),
+        }))
     }
 
     /// Runs `f` with our service's keys, if we have them.
@@ -170,7 +187,12 @@ impl Identity {
     pub fn requests(&self) -> Vec<Message> {
         let now = clock::wall();
         let auth = |payload: Vec<u8>| {
-            let body = MAuth { version: 0, protocol: METHOD_CEPHX, payload: payload.into(), monmap_epoch: 0 };
+            let body = MAuth {
+                version: 0,
+                protocol: METHOD_CEPHX,
+                payload: payload.into(),
+                monmap_epoch: 0,
+            };
             body.into_message(0)
         };
         let mut out = Vec::new();
@@ -185,7 +207,10 @@ impl Identity {
             Err(e) => tracing::warn!("new tickets: {e}"),
         }
         drop(client);
-        if self.0.service.is_some_and(|s| s != Service::Mon) && self.0.realm.is_none() && self.wants_keys(now) {
+        if self.0.service.is_some_and(|s| s != Service::Mon)
+            && self.0.realm.is_none()
+            && self.wants_keys(now)
+        {
             out.push(auth(Client::service_keys_request()));
         }
         out
@@ -210,7 +235,11 @@ impl Identity {
         let payload = match MAuthReply::from_message(m) {
             Ok(r) if r.result == 0 => r.payload,
             Ok(r) => {
-                tracing::warn!("the monitor refuses to renew tickets: {} ({})", r.message, r.result);
+                tracing::warn!(
+                    "the monitor refuses to renew tickets: {} ({})",
+                    r.message,
+                    r.result
+                );
                 return;
             }
             Err(e) => {
@@ -242,7 +271,11 @@ impl Identity {
     }
 
     /// Lets in who has a ticket for our service. `grants` reads what it may do.
-    pub fn door(&self, required: Required, grants: fn(&str) -> Result<Grants, String>) -> Arc<dyn Authenticator> {
+    pub fn door(
+        &self,
+        required: Required,
+        grants: fn(&str) -> Result<Grants, String>,
+    ) -> Arc<dyn Authenticator> {
         Arc::new(ServiceDoor { identity: self.clone(), required, grants })
     }
 }
@@ -297,8 +330,14 @@ impl Login for Identity {
             Some(Service::Mon) => Ok(Box::new(ToMonitor { identity: self.clone(), again: true })),
             Some(service) => {
                 let client = lock(&self.0.client);
-                let authorizer = client.authorizer(service, clock::wall(), &mut draw).map_err(|e| e.to_string())?;
-                Ok(Box::new(ToService { identity: self.clone(), service, authorizer: Some(authorizer) }))
+                let authorizer = client
+                    .authorizer(service, clock::wall(), &mut draw)
+                    .map_err(|e| e.to_string())?;
+                Ok(Box::new(ToService {
+                    identity: self.clone(),
+                    service,
+                    authorizer: Some(authorizer),
+                }))
             }
             None => Err("clients do not listen".into()),
         }
@@ -314,12 +353,18 @@ struct ToMonitor {
 
 impl Credentials for ToMonitor {
     fn request(&mut self) -> Result<AuthStart, String> {
-        Ok(AuthStart { method: METHOD_CEPHX, payload: lock(&self.identity.0.client).hello().into() })
+        Ok(AuthStart {
+            method: METHOD_CEPHX,
+            payload: lock(&self.identity.0.client).hello().into(),
+        })
     }
 
     fn bad_method(&mut self, bad: &BadMethod) -> Option<AuthStart> {
         let mut client = lock(&self.identity.0.client);
-        if bad.methods.contains(&METHOD_CEPHX) && client.global_id() != 0 && std::mem::take(&mut self.again) {
+        if bad.methods.contains(&METHOD_CEPHX)
+            && client.global_id() != 0
+            && std::mem::take(&mut self.again)
+        {
             client.reset();
             return Some(AuthStart { method: METHOD_CEPHX, payload: client.hello().into() });
         }
@@ -327,7 +372,10 @@ impl Credentials for ToMonitor {
     }
 
     fn more(&mut self, payload: &[u8]) -> Result<Bytes, String> {
-        lock(&self.identity.0.client).answer(payload, &mut draw).map(Bytes::from).map_err(|e| e.to_string())
+        lock(&self.identity.0.client)
+            .answer(payload, &mut draw)
+            .map(Bytes::from)
+            .map_err(|e| e.to_string())
     }
 
     fn done(&mut self, global_id: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
@@ -365,7 +413,8 @@ impl Credentials for ToService {
 
     fn done(&mut self, _: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
         let authorizer = self.authorizer.take().ok_or("the authorizer is used up")?;
-        let connected = authorizer.finish(payload, mode == Mode::Secure).map_err(|e| e.to_string())?;
+        let connected =
+            authorizer.finish(payload, mode == Mode::Secure).map_err(|e| e.to_string())?;
         Ok(secrets(&connected.session_key, &connected.connection_secret))
     }
 }
@@ -389,7 +438,9 @@ impl Authenticator for ServiceDoor {
         if caller.method == METHOD_NONE {
             return Box::new(Trusting::default());
         }
-        let Some(service) = self.identity.0.service else { return Box::new(NotAllowed(caller.clone())) };
+        let Some(service) = self.identity.0.service else {
+            return Box::new(NotAllowed(caller.clone()));
+        };
         Box::new(ByTicket {
             identity: self.identity.clone(),
             exchange: ServiceExchange::new(service),
@@ -419,7 +470,9 @@ struct ByTicket {
 impl Exchange for ByTicket {
     fn step(&mut self, payload: Bytes) -> Step {
         let (exchange, secure) = (&mut self.exchange, self.secure);
-        let step = self.identity.with_keys(|keys| exchange.step(&payload, secure, keys, clock::wall(), &mut draw));
+        let step = self
+            .identity
+            .with_keys(|keys| exchange.step(&payload, secure, keys, clock::wall(), &mut draw));
         let Some(step) = step else {
             return Verdict::NotNow("the monitors have not given us keys yet".into()).into();
         };
@@ -554,8 +607,8 @@ impl Exchange for ByMonKey {
     }
 }
 
-/// May who said hello as `hello` be of that kind? A metadata server of Ceph's fetches its options as a client before it says
-/// hello as what it is.
+/// May who said hello as `hello` be of that kind? A metadata server of Ceph's fetches its options
+/// as a client before it says hello as what it is.
 fn said_so(hello: EntityType, kind: EntityType) -> bool {
     kind == hello || hello == EntityType::Client && kind == EntityType::Mds
 }
@@ -572,7 +625,8 @@ impl Exchange for ByKey {
     fn step(&mut self, payload: Bytes) -> Step {
         let realm = self.realm.read().unwrap_or_else(PoisonError::into_inner);
         if !realm.open {
-            return Verdict::NotNow("this monitor cannot know who is who at the moment".into()).into();
+            return Verdict::NotNow("this monitor cannot know who is who at the moment".into())
+                .into();
         }
         let Some(exchange) = self.begun.take() else {
             return match monitor::Exchange::start(&payload, &mut draw) {
@@ -587,8 +641,19 @@ impl Exchange for ByKey {
                 Err(e) => refused(e),
             };
         };
-        let authority = Authority { db: &realm.db, keys: &realm.keys, policy: realm.policy, now: clock::wall() };
-        match exchange.finish(&payload, self.secure, &mut || (self.assign_id)(), &authority, &mut draw) {
+        let authority = Authority {
+            db: &realm.db,
+            keys: &realm.keys,
+            policy: realm.policy,
+            now: clock::wall(),
+        };
+        match exchange.finish(
+            &payload,
+            self.secure,
+            &mut || (self.assign_id)(),
+            &authority,
+            &mut draw,
+        ) {
             Ok(who) => {
                 let granted = Granted {
                     kind: who.session.entity.kind(),
@@ -598,7 +663,8 @@ impl Exchange for ByKey {
                     secrets: secrets(&who.session_key, &who.connection_secret),
                 };
                 let (session, used_pending_key) = (Box::new(who.session), who.used_pending_key);
-                Verdict::In(granted, Grants::new(MonPeer::User { session, used_pending_key })).into()
+                Verdict::In(granted, Grants::new(MonPeer::User { session, used_pending_key }))
+                    .into()
             }
             Err(e @ AuthError::NoGlobalId) => Verdict::NotNow(e.to_string()).into(),
             Err(e) => refused(e),
@@ -625,7 +691,8 @@ impl Login for MonLogin {
         if to != EntityType::Mon {
             return Err("a monitor goes to monitors only".into());
         }
-        let authorizer = Authorizer::among_monitors(&self.name, 0, &self.key, clock::wall(), &mut draw);
+        let authorizer =
+            Authorizer::among_monitors(&self.name, 0, &self.key, clock::wall(), &mut draw);
         Ok(Box::new(ToMonAsMon(Some(authorizer.map_err(|e| e.to_string())?))))
     }
 }
@@ -650,7 +717,8 @@ impl Credentials for ToMonAsMon {
 
     fn done(&mut self, _: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
         let authorizer = self.0.take().ok_or("the authorizer is used up")?;
-        let connected = authorizer.finish(payload, mode == Mode::Secure).map_err(|e| e.to_string())?;
+        let connected =
+            authorizer.finish(payload, mode == Mode::Secure).map_err(|e| e.to_string())?;
         Ok(secrets(&connected.session_key, &connected.connection_secret))
     }
 }
@@ -666,17 +734,29 @@ mod tests {
         let now = clock::wall();
         let make = |t| CryptoKey::generate(t, now, &mut draw);
         let (osd, client) = (make(KeyType::Aes256k), make(KeyType::Aes));
-        let caps = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let caps = |list: &[(&str, &str)]| {
+            list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
         let mut db = AuthDb::default();
-        let user =
-            |key: &CryptoKey, list: &[(&str, &str)]| User { key: key.clone(), pending_key: None, caps: caps(list) };
-        db.put("osd.1".parse().unwrap(), user(&osd, &[("mon", "allow profile osd"), ("osd", "allow *")]));
-        db.put("client.a".parse().unwrap(), user(&client, &[("mon", "allow r"), ("osd", "allow r pool=x")]));
+        let user = |key: &CryptoKey, list: &[(&str, &str)]| User {
+            key: key.clone(),
+            pending_key: None,
+            caps: caps(list),
+        };
+        db.put(
+            "osd.1".parse().unwrap(),
+            user(&osd, &[("mon", "allow profile osd"), ("osd", "allow *")]),
+        );
+        db.put(
+            "client.a".parse().unwrap(),
+            user(&client, &[("mon", "allow r"), ("osd", "allow r pool=x")]),
+        );
         let mut keys = ServiceKeys::default();
         for (service, new) in keys.due(now, Lifetimes::default(), &mut draw) {
             keys.set(service, new);
         }
-        let realm = Realm { db: Arc::new(db), keys: Arc::new(keys), policy: Policy::default(), open: true };
+        let realm =
+            Realm { db: Arc::new(db), keys: Arc::new(keys), policy: Policy::default(), open: true };
         (Arc::new(RwLock::new(realm)), osd, client)
     }
 
@@ -685,7 +765,11 @@ mod tests {
     }
 
     /// Carries payloads between the two sides until one of them ends it.
-    fn meet(c: &mut dyn Credentials, door: &dyn Authenticator, hello: EntityType) -> Result<(Granted, Grants), String> {
+    fn meet(
+        c: &mut dyn Credentials,
+        door: &dyn Authenticator,
+        hello: EntityType,
+    ) -> Result<(Granted, Grants), String> {
         let start = c.request()?;
         let mut exchange = door.begin(&caller(hello, start.method));
         let mut payload = start.payload;
@@ -713,26 +797,35 @@ mod tests {
         let osd = Identity::new("osd.1".parse().unwrap(), osd_key);
         let user = Identity::new("client.a".parse().unwrap(), client_key);
         let door = mon_door(&realm);
-        let open = |who: &Identity, kind| meet(&mut *who.credentials(EntityType::Mon).unwrap(), &*door, kind).unwrap();
+        let open = |who: &Identity, kind| {
+            meet(&mut *who.credentials(EntityType::Mon).unwrap(), &*door, kind).unwrap()
+        };
         let (_, grants) = open(&osd, EntityType::Osd);
-        let Some(MonPeer::User { session, .. }) = grants.get::<MonPeer>() else { panic!("no session") };
+        let Some(MonPeer::User { session, .. }) = grants.get::<MonPeer>() else {
+            panic!("no session")
+        };
         let mut session = session.clone();
         let osd_door = osd.door(Required::cephx(), |caps| Ok(Grants::new(caps.to_owned())));
         open(&user, EntityType::Client);
         // No keys yet: come again.
-        let why = meet(&mut *user.credentials(EntityType::Osd).unwrap(), &*osd_door, EntityType::Client).unwrap_err();
+        let why =
+            meet(&mut *user.credentials(EntityType::Osd).unwrap(), &*osd_door, EntityType::Client)
+                .unwrap_err();
         assert!(why.contains("keys"), "{why}");
         let ask = osd.requests();
         assert_eq!(ask.len(), 1);
         let held = realm.read().unwrap();
-        let authority = Authority { db: &held.db, keys: &held.keys, policy: held.policy, now: clock::wall() };
+        let authority =
+            Authority { db: &held.db, keys: &held.keys, policy: held.policy, now: clock::wall() };
         let payload = MAuth::from_message(&ask[0]).unwrap().payload;
         let payload = session.handle(&payload, &authority, &mut draw).unwrap();
-        let reply = MAuthReply { protocol: METHOD_CEPHX, payload: payload.into(), ..MAuthReply::default() };
+        let reply =
+            MAuthReply { protocol: METHOD_CEPHX, payload: payload.into(), ..MAuthReply::default() };
         osd.reply(&reply.into_message(0));
         assert!(osd.is_ready() && osd.requests().is_empty());
         let (granted, grants) =
-            meet(&mut *user.credentials(EntityType::Osd).unwrap(), &*osd_door, EntityType::Client).unwrap();
+            meet(&mut *user.credentials(EntityType::Osd).unwrap(), &*osd_door, EntityType::Client)
+                .unwrap();
         assert_eq!((granted.id.as_str(), granted.global_id), ("a", 4242));
         assert_eq!(grants.get::<String>().unwrap(), "allow r pool=x");
     }
@@ -741,8 +834,10 @@ mod tests {
     fn wrong_keys_wrong_kinds_and_method_none_are_refused() {
         let (realm, ..) = realm();
         let door = mon_door(&realm);
-        let wrong =
-            Identity::new("client.a".parse().unwrap(), CryptoKey::generate(KeyType::Aes, clock::wall(), &mut draw));
+        let wrong = Identity::new(
+            "client.a".parse().unwrap(),
+            CryptoKey::generate(KeyType::Aes, clock::wall(), &mut draw),
+        );
         let mut go = wrong.credentials(EntityType::Mon).unwrap();
         assert!(meet(&mut *go, &*door, EntityType::Client).is_err());
         let mut go = wrong.credentials(EntityType::Mon).unwrap();
@@ -758,7 +853,8 @@ mod tests {
     fn monitors_know_each_other_by_their_shared_key() {
         let (realm, shared, other) = realm();
         let strong = CryptoKey::generate(KeyType::Aes256k, clock::wall(), &mut draw);
-        let door = MonDoor::open(realm, Arc::new(|| Some(1)), Required::cephx(), Some(shared.clone()));
+        let door =
+            MonDoor::open(realm, Arc::new(|| Some(1)), Required::cephx(), Some(shared.clone()));
         let name: EntityId = "mon.b".parse().unwrap();
         let go = |key: CryptoKey| {
             let login = MonLogin::of(name.clone(), key);

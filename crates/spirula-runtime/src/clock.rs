@@ -41,7 +41,10 @@ pub fn wall() -> UTime {
 
 /// Time since the process first asked, suspends of the machine included; never steps back.
 pub fn monotonic() -> Duration {
-    GIVEN.get().map_or_else(|| since_boot().saturating_sub(*START.get_or_init(since_boot)), |(monotonic, _)| monotonic)
+    GIVEN.get().map_or_else(
+        || since_boot().saturating_sub(*START.get_or_init(since_boot)),
+        |(monotonic, _)| monotonic,
+    )
 }
 
 fn since_boot() -> Duration {
@@ -74,6 +77,8 @@ mod tests {
         // As the kernel tells it to everybody, in hundredths of a second.
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-        assert!(uptime + 0.011 >= before.as_secs_f64() && uptime <= since_boot().as_secs_f64() + 0.011);
+        assert!(
+            uptime + 0.011 >= before.as_secs_f64() && uptime <= since_boot().as_secs_f64() + 0.011
+        );
     }
 }

@@ -74,7 +74,11 @@ pub fn mailbox<E: From<NetEvent> + Send + 'static>() -> (Mailbox<E>, mpsc::Unbou
 }
 
 /// Runs `daemon` until it is finished; returns it.
-pub async fn run<D: Daemon>(mut daemon: D, mailbox: Mailbox<D::Event>, mut rx: mpsc::UnboundedReceiver<D::Event>) -> D {
+pub async fn run<D: Daemon>(
+    mut daemon: D,
+    mailbox: Mailbox<D::Event>,
+    mut rx: mpsc::UnboundedReceiver<D::Event>,
+) -> D {
     let mut batch = Vec::with_capacity(limits::BATCH);
     while !daemon.finished() {
         let now = clock::monotonic();

@@ -6,9 +6,10 @@
 //! cost little, they are sent away after the time of a handshake, and one place cannot take all
 //! the room.
 //!
-//! All listeners of a process share its file descriptors, which its stores need, too. So there is a bound for all together
-//! ([`set_connections`]), and its last part is not for clients: however many of these come, the cluster's own daemons find a place. Strangers have
-//! a share of their own of it, in which nobody else's place is.
+//! All listeners of a process share its file descriptors, which its stores need, too. So there is a
+//! bound for all together ([`set_connections`]), and its last part is not for clients: however many
+//! of these come, the cluster's own daemons find a place. Strangers have a share of their own of
+//! it, in which nobody else's place is.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -19,8 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The part of a process's connections that clients may not have.
 const OF_DAEMONS: usize = 8;
 
-/// The part of a process's connections that strangers may have, all listeners' together. Where few files may be open, a listener's own
-/// bound for them ([`limits::STRANGERS`]) is more than all there are.
+/// The part of a process's connections that strangers may have, all listeners' together. Where few
+/// files may be open, a listener's own bound for them ([`limits::STRANGERS`]) is more than all
+/// there are.
 const OF_STRANGERS: usize = 4;
 
 /// The connections of a process.
@@ -41,7 +43,11 @@ pub fn set_connections(most: usize) {
 
 impl Total {
     const fn new(most: usize) -> Self {
-        Self { open: AtomicUsize::new(0), strangers: AtomicUsize::new(0), most: AtomicUsize::new(most) }
+        Self {
+            open: AtomicUsize::new(0),
+            strangers: AtomicUsize::new(0),
+            most: AtomicUsize::new(most),
+        }
     }
 
     /// Counts one more, a stranger yet.
@@ -54,7 +60,8 @@ impl Total {
         let strangers = below((most / OF_STRANGERS).max(1));
         if self.strangers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, strangers).is_err() {
             return Err(
-                "too many connections have not authenticated yet, for as few files as this process may have open ('ulimit -n')",
+                "too many connections have not authenticated yet, for as few files as this process \
+                    may have open ('ulimit -n')",
             );
         }
         if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below(most)).is_err() {
@@ -180,7 +187,8 @@ mod tests {
     #[test]
     fn strangers_of_one_place_do_not_take_the_room_of_others() {
         let door = Door::default();
-        let mut here: Vec<_> = (0..limits::STRANGERS_PER_PLACE).map(|_| door.enter(ip("10.0.0.1")).unwrap()).collect();
+        let mut here: Vec<_> =
+            (0..limits::STRANGERS_PER_PLACE).map(|_| door.enter(ip("10.0.0.1")).unwrap()).collect();
         assert!(door.enter(ip("10.0.0.1")).unwrap_err().contains("from there"));
         assert!(door.enter(ip("::ffff:10.0.0.1")).is_err(), "the same host");
         let _other = door.enter(ip("10.0.0.2")).unwrap();
@@ -207,7 +215,11 @@ mod tests {
         guests.truncate(3);
         assert!(doors[1].enter(ip("10.0.0.1")).unwrap().has_place_as_client());
         drop(guests);
-        assert_eq!(FEW.open.load(Ordering::Relaxed), 0, "none is counted twice, and none that was refused");
+        assert_eq!(
+            FEW.open.load(Ordering::Relaxed),
+            0,
+            "none is counted twice, and none that was refused"
+        );
     }
 
     /// 512 of two places each would else be all that a process with 1,024 files may have.
@@ -215,8 +227,9 @@ mod tests {
     fn strangers_leave_most_places_to_others() {
         static FEW: Total = Total::new(64);
         let doors = [Door(Arc::default(), &FEW), Door(Arc::default(), &FEW)];
-        let mut strangers: Vec<_> =
-            (0..100u32).map_while(|n| doors[n as usize % 2].enter(IpAddr::V4(n.into())).ok()).collect();
+        let mut strangers: Vec<_> = (0..100u32)
+            .map_while(|n| doors[n as usize % 2].enter(IpAddr::V4(n.into())).ok())
+            .collect();
         assert_eq!(strangers.len(), 16);
         // Whoever proves who he is makes room for the next.
         let mut known = Vec::new();
@@ -228,7 +241,10 @@ mod tests {
         }
         assert!(known.iter().all(Guest::has_place_as_client));
         drop((strangers, known));
-        assert_eq!((FEW.open.load(Ordering::Relaxed), FEW.strangers.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!(
+            (FEW.open.load(Ordering::Relaxed), FEW.strangers.load(Ordering::Relaxed)),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -236,7 +252,8 @@ mod tests {
         assert_eq!(place(ip("fd00:1:2:3:4::1")), place(ip("fd00:1:2:3:ffff::2")));
         assert_ne!(place(ip("fd00:1:2:3::1")), place(ip("fd00:1:2:4::1")));
         let door = Door::default();
-        let all: Vec<_> = (0..20_000u32).map_while(|i| door.enter(IpAddr::V4(i.into())).ok()).collect();
+        let all: Vec<_> =
+            (0..20_000u32).map_while(|i| door.enter(IpAddr::V4(i.into())).ok()).collect();
         assert_eq!(all.len(), limits::STRANGERS);
         drop(all);
         assert_eq!(door.counts().open, 0);

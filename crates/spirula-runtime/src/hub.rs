@@ -56,7 +56,8 @@ struct Inner {
     pool: PayloadPool,
     modes: RwLock<ModePolicy>,
     local: Mutex<HashMap<SocketAddr, Local>>,
-    /// The IP that clients of this process have everywhere, see [`spirula_messenger::Endpoint::learned`].
+    /// The IP that clients of this process have everywhere, see
+    /// [`spirula_messenger::Endpoint::learned`].
     learned: Arc<OnceLock<IpAddr>>,
 }
 
@@ -140,20 +141,23 @@ impl Hub {
         let mut listeners = Vec::new();
         for &addr in on {
             let listener = tcp::bind(addr).map_err(|source| NetError::Listen { addr, source })?;
-            let socket = listener.local_addr().map_err(|source| NetError::Listen { addr, source })?;
+            let socket =
+                listener.local_addr().map_err(|source| NetError::Listen { addr, source })?;
             listeners.push((socket, listener));
         }
         let sockets: Vec<SocketAddr> = listeners.iter().map(|(socket, _)| *socket).collect();
         let addrs = AddrVec(sockets.iter().map(|s| EntityAddr::v2(*s, nonce)).collect());
         service.me.addrs = addrs.clone();
-        let mut open = Listener { addrs, hub: self.clone(), sockets: Vec::new(), tasks: Vec::new() };
+        let mut open =
+            Listener { addrs, hub: self.clone(), sockets: Vec::new(), tasks: Vec::new() };
         let accepting = tcp::Acceptor::new(self.clone(), service.clone());
         let _in_runtime = reactor.enter();
         for (addr, listener) in listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
             let listener = listener.map_err(|source| NetError::Listen { addr, source })?;
             open.tasks.push(reactor.spawn(accepting.clone().run(listener)));
-            self.locals().insert(addr, Local { me: service.me.clone(), sink: service.sink.clone() });
+            self.locals()
+                .insert(addr, Local { me: service.me.clone(), sink: service.sink.clone() });
             open.sockets.push(addr);
         }
         Ok(open)
@@ -191,8 +195,9 @@ impl Hub {
         Some(Self::join(me, sink, there))
     }
 
-    /// Both ends of a link through memory. It keeps the contract of those over TCP: what is sent is in the far end's mailbox at once, so nothing
-    /// is lost while both ends live; where the far end closes it all the same, its owner hears that, and makes it anew.
+    /// Both ends of a link through memory. It keeps the contract of those over TCP: what is sent is
+    /// in the far end's mailbox at once, so nothing is lost while both ends live; where the far end
+    /// closes it all the same, its owner hears that, and makes it anew.
     fn join(me: &Peer, sink: &NetSink, there: Local) -> Link {
         let (mine, theirs) = Link::pair(sink, &there.sink);
         there.sink.push(NetEvent::Opened { link: theirs, peer: me.clone(), outgoing: false });
@@ -216,7 +221,8 @@ impl Hub {
     }
 
     /// As [`Hub::connect`], for a link over which little is said, and often: it notices within
-    /// [`limits::TCP_UNACKNOWLEDGED_WATCHED`] that nothing arrives, and then tries every second or so.
+    /// [`limits::TCP_UNACKNOWLEDGED_WATCHED`] that nothing arrives, and then tries every second or
+    /// so.
     pub fn connect_watched(
         &self,
         me: &Peer,

@@ -43,7 +43,8 @@ pub struct Peer {
     pub mode: Mode,
     /// What the listener's authenticator found that it may do; nothing on links that we opened.
     pub grants: Grants,
-    /// Where its connection comes from, as this machine sees it; `None` on links that we opened, and through memory.
+    /// Where its connection comes from, as this machine sees it; `None` on links that we opened,
+    /// and through memory.
     pub from: Option<IpAddr>,
 }
 
@@ -63,8 +64,8 @@ impl Peer {
         }
     }
 
-    /// The place that capabilities by `network` are for: where its connection comes from, whatever it says of itself, be it a
-    /// client or a daemon whose address is in the maps.
+    /// The place that capabilities by `network` are for: where its connection comes from, whatever
+    /// it says of itself, be it a client or a daemon whose address is in the maps.
     pub fn place(&self) -> Option<IpAddr> {
         self.from.or_else(|| self.addr().addr.map(|a| a.ip()))
     }
@@ -102,18 +103,20 @@ pub enum NetEvent {
     },
     /// A message came.
     Message(LinkId, Message),
-    /// A client sent a request to a monitor or manager that is too large ([`crate::limits::REQUEST_BYTES`]). This is its type and
-    /// transaction, without contents, which took no memory.
+    /// A client sent a request to a monitor or manager that is too large
+    /// ([`crate::limits::REQUEST_BYTES`]). This is its type and transaction, without contents,
+    /// which took no memory.
     TooLarge(LinkId, Message),
     /// A link that we opened goes on over another connection; nothing was lost.
     Resumed(LinkId),
-    /// A lossless link that we opened goes on in a new session, which is open: of what was sent before this event, some may be
-    /// lost, and some may have arrived.
+    /// A lossless link that we opened goes on in a new session, which is open: of what was sent
+    /// before this event, some may be lost, and some may have arrived.
     Renewed(LinkId),
     /// The peer has taken some of what waits for it ([`Link::tell_when_taken`]).
     Taken(LinkId),
-    /// Nobody listens at the far end of a lossless link that we opened ([`Ended::refused`]). It goes on trying, and says this each
-    /// time, until its owner closes it: a firewall may have refused in the peer's name.
+    /// Nobody listens at the far end of a lossless link that we opened ([`Ended::refused`]). It
+    /// goes on trying, and says this each time, until its owner closes it: a firewall may have
+    /// refused in the peer's name.
     Refused(LinkId, Ended),
     /// The link is gone; nothing comes after this. Comes also when an outgoing link could
     /// not be opened.
@@ -220,7 +223,8 @@ pub(crate) struct OutQueue {
 }
 
 impl OutQueue {
-    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits for it.
+    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits
+    /// for it.
     pub fn stuck_for(&self, now: Duration) -> Duration {
         if self.unsent.load(Ordering::Relaxed) == 0 {
             return Duration::ZERO;
@@ -241,7 +245,8 @@ pub(crate) struct Intake {
 impl Intake {
     /// May nothing more be read?
     pub fn is_full(&self) -> bool {
-        self.held.load(Ordering::Relaxed) || self.open.load(Ordering::Relaxed) >= crate::limits::REQUESTS_PER_LINK
+        self.held.load(Ordering::Relaxed)
+            || self.open.load(Ordering::Relaxed) >= crate::limits::REQUESTS_PER_LINK
     }
 }
 
@@ -333,8 +338,8 @@ impl Link {
         }
     }
 
-    /// Queues a message for a peer that may not take its messages: if more than `most` bytes wait for it already, the link is
-    /// closed instead. False then.
+    /// Queues a message for a peer that may not take its messages: if more than `most` bytes wait
+    /// for it already, the link is closed instead. False then.
     pub fn send_within(&self, most: usize, message: Message) -> bool {
         if !self.is_closed() && self.unsent() > most {
             self.close();
@@ -344,8 +349,8 @@ impl Link {
         true
     }
 
-    /// Bytes, about, that were sent and that the peer has not taken. What a socket's buffer holds counts as taken; within the
-    /// process everything is.
+    /// Bytes, about, that were sent and that the peer has not taken. What a socket's buffer holds
+    /// counts as taken; within the process everything is.
     pub fn unsent(&self) -> usize {
         match &self.0.far {
             Far::Tcp(q) => q.bytes.load(Ordering::Relaxed) + q.unsent.load(Ordering::Relaxed),
@@ -353,8 +358,8 @@ impl Link {
         }
     }
 
-    /// Asks for one [`NetEvent::Taken`], when the peer next takes some of what waits for it. It may have taken the last of it just
-    /// before: the owner looks at [`Link::unsent`] after asking.
+    /// Asks for one [`NetEvent::Taken`], when the peer next takes some of what waits for it. It may
+    /// have taken the last of it just before: the owner looks at [`Link::unsent`] after asking.
     pub fn tell_when_taken(&self) {
         if let Far::Tcp(q) = &self.0.far {
             q.tell_taken.store(true, Ordering::Relaxed);
@@ -363,7 +368,8 @@ impl Link {
         }
     }
 
-    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits for it; zero if nothing does.
+    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits
+    /// for it; zero if nothing does.
     pub fn stuck_for(&self, now: Duration) -> Duration {
         match &self.0.far {
             Far::Tcp(q) => q.stuck_for(now),
@@ -372,14 +378,16 @@ impl Link {
     }
 
     /// Closes the link. The peer sees it end; so does the owner, by a `Closed` event, when
-    /// the link is a TCP connection: once the peer has taken what was sent before, or takes it too slowly
-    /// ([`crate::limits::FLUSH`]). A local link just ends.
+    /// the link is a TCP connection: once the peer has taken what was sent before, or takes it too
+    /// slowly ([`crate::limits::FLUSH`]). A local link just ends.
     pub fn close(&self) {
         if self.0.closed.swap(true, Ordering::Relaxed) {
             return;
         }
         match &self.0.far {
-            Far::Local { sink, link } => sink.push(NetEvent::Closed(*link, "closed by the peer".into())),
+            Far::Local { sink, link } => {
+                sink.push(NetEvent::Closed(*link, "closed by the peer".into()))
+            }
             Far::Tcp(q) => {
                 q.closing.store(true, Ordering::Relaxed);
                 q.wake.notify_one();
@@ -396,8 +404,9 @@ impl Link {
         self.close();
     }
 
-    /// Goes on over a new connection, if it is a lossless TCP link that we opened and that is connected: the one there is may be
-    /// waiting long for a host that answers again. Nothing is lost.
+    /// Goes on over a new connection, if it is a lossless TCP link that we opened and that is
+    /// connected: the one there is may be waiting long for a host that answers again. Nothing is
+    /// lost.
     pub fn renew(&self) {
         match &self.0.far {
             // Only who waits now: a connection that is made later is new anyway.
@@ -407,8 +416,9 @@ impl Link {
         }
     }
 
-    /// Says whether the peer of an accepted lossless link is to be waited for when its connection ends: yes, unless said
-    /// otherwise. A session that waits already ends soon after `false`, by [`NetEvent::Closed`]; one that is connected goes on.
+    /// Says whether the peer of an accepted lossless link is to be waited for when its connection
+    /// ends: yes, unless said otherwise. A session that waits already ends soon after `false`, by
+    /// [`NetEvent::Closed`]; one that is connected goes on.
     pub fn keep(&self, keep: bool) {
         match &self.0.far {
             Far::Tcp(q) => q.given_up.store(!keep, Ordering::Relaxed),
@@ -441,9 +451,9 @@ impl Link {
         self.0.intake.open.load(Ordering::Relaxed)
     }
 
-    /// Reads nothing more from the peer until [`Link::go_on`]. What has been read still comes: what is in the
-    /// daemon's mailbox, and at most one receive buffer. Only a TCP link can be held; what comes over another is
-    /// bounded by its sender.
+    /// Reads nothing more from the peer until [`Link::go_on`]. What has been read still comes: what
+    /// is in the daemon's mailbox, and at most one receive buffer. Only a TCP link can be held;
+    /// what comes over another is bounded by its sender.
     pub fn hold(&self) {
         self.0.intake.held.store(true, Ordering::Relaxed);
     }

@@ -63,8 +63,8 @@ pub struct MonLink {
 }
 
 impl MonLink {
-    /// One that goes to these monitors; nothing is sent before [`MonLink::tick`]. `hostname` is told
-    /// with subscriptions.
+    /// One that goes to these monitors; nothing is sent before [`MonLink::tick`]. `hostname` is
+    /// told with subscriptions.
     pub fn new(mons: Mons, hostname: &str, way: MonWay) -> Self {
         let MonWay { hub, me, login, auth, sink, on } = way;
         let connect = move |to: &AddrVec| hub.connect(&me, &login, &sink, to, EntityType::Mon, &on);
@@ -73,7 +73,13 @@ impl MonLink {
 
     /// The same with links that `connect` opens; `auth`: whose tickets are renewed over them.
     pub fn over(mons: Mons, hostname: &str, connect: ToMonitor, auth: DaemonAuth) -> Self {
-        Self { monitors: Monitors::new(mons, hostname), link: None, connect, auth, renew: Duration::ZERO }
+        Self {
+            monitors: Monitors::new(mons, hostname),
+            link: None,
+            connect,
+            auth,
+            renew: Duration::ZERO,
+        }
     }
 
     /// Is this the link to the monitor?

@@ -14,6 +14,7 @@ pub trait Network: Send + Sync {
     /// A lossless link goes on over a new connection ([`Link::renew`](crate::Link::renew)).
     fn renew(&self, link: LinkId);
 
-    /// Whether the peer of an accepted lossless link is waited for ([`Link::keep`](crate::Link::keep)).
+    /// Whether the peer of an accepted lossless link is waited for
+    /// ([`Link::keep`](crate::Link::keep)).
     fn keep(&self, link: LinkId, keep: bool);
 }

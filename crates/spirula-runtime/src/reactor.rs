@@ -20,17 +20,24 @@ impl Reactors {
     /// # Errors
     /// When a thread or its event loop cannot be made.
     pub fn start(n: usize) -> std::io::Result<Self> {
-        let mut r = Self { handles: Vec::new(), next: AtomicUsize::new(0), stops: Vec::new(), threads: Vec::new() };
+        let mut r = Self {
+            handles: Vec::new(),
+            next: AtomicUsize::new(0),
+            stops: Vec::new(),
+            threads: Vec::new(),
+        };
         for i in 0..n.max(1) {
-            let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
+            let runtime =
+                Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
             r.handles.push(runtime.handle().clone());
             let (stop, stopped) = oneshot::channel();
             r.stops.push(stop);
-            let thread = std::thread::Builder::new().name(format!("reactor-{i}")).spawn(move || {
-                // Err: the sender was dropped, which also means stop.
-                let _ = runtime.block_on(stopped);
-                runtime.shutdown_background();
-            })?;
+            let thread =
+                std::thread::Builder::new().name(format!("reactor-{i}")).spawn(move || {
+                    // Err: the sender was dropped, which also means stop.
+                    let _ = runtime.block_on(stopped);
+                    runtime.shutdown_background();
+                })?;
             r.threads.push(thread);
         }
         Ok(r)

@@ -62,13 +62,14 @@ struct Ends {
 
 impl Ends {
     fn new() -> Self {
-        let (id, queue, intake) = (next_link_id(), Arc::<OutQueue>::default(), Arc::<Intake>::default());
+        let (id, queue, intake) =
+            (next_link_id(), Arc::<OutQueue>::default(), Arc::<Intake>::default());
         let link = Link::tcp(id, queue.clone(), intake.clone());
         Self { id, queue, intake, link }
     }
 
-    /// Of an accepted lossless session: nobody waits for the peer once its connection is over, or more waits for it than there
-    /// is room for.
+    /// Of an accepted lossless session: nobody waits for the peer once its connection is over, or
+    /// more waits for it than there is room for.
     fn is_unwanted(&self) -> bool {
         self.link.is_closed()
             || self.queue.given_up.load(Ordering::Relaxed)
@@ -77,7 +78,8 @@ impl Ends {
 
     /// Forgets what waits to be sent.
     fn forget(&self) {
-        let items = std::mem::take(&mut *self.queue.items.lock().unwrap_or_else(PoisonError::into_inner));
+        let items =
+            std::mem::take(&mut *self.queue.items.lock().unwrap_or_else(PoisonError::into_inner));
         for out in items {
             self.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
         }
@@ -177,8 +179,9 @@ impl Task {
     async fn run(&mut self, mut stream: TcpStream) -> String {
         let why = self.drive(&mut stream).await;
         if self.key.is_some() && why != CLOSED_HERE || why == THROWN_AWAY {
-            // The session goes on elsewhere, or is lost; we live. An end in due form (FIN) is for those who do not: other OSDs
-            // take it, and a port that refuses, for proof of death. Nor does the kernel keep for long what a peer does not read.
+            // The session goes on elsewhere, or is lost; we live. An end in due form (FIN) is for
+            // those who do not: other OSDs take it, and a port that refuses, for proof of death.
+            // Nor does the kernel keep for long what a peer does not read.
             let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         }
         why
@@ -212,14 +215,19 @@ impl Task {
                     return THROWN_AWAY.into();
                 }
             }
-            if self.direct.is_none() && self.waiting.is_none() && self.buffer.len() <= 2 * limits::RECEIVE_BUFFER {
+            if self.direct.is_none()
+                && self.waiting.is_none()
+                && self.buffer.len() <= 2 * limits::RECEIVE_BUFFER
+            {
                 self.place = None;
             }
             self.begin_payload();
             let held_back = self.held_back();
             // While the peer waits for an answer it has nothing to say; it may hang up.
-            let listening = !held_back && (self.verdict.is_none() || self.buffer.len() < limits::STRANGER_BUFFER);
-            let room = if self.established { limits::RECEIVE_BUFFER } else { limits::STRANGER_BUFFER };
+            let listening = !held_back
+                && (self.verdict.is_none() || self.buffer.len() < limits::STRANGER_BUFFER);
+            let room =
+                if self.established { limits::RECEIVE_BUFFER } else { limits::STRANGER_BUFFER };
             let result = tokio::select! {
                 r = read_some(&mut reader, &mut self.buffer, &mut self.direct, room), if listening => Some(r),
                 v = later(&mut self.verdict), if self.verdict.is_some() => {
@@ -244,18 +252,21 @@ impl Task {
                     let next = tick.deadline() + TICK;
                     tick.as_mut().reset(next);
                     if held_back {
-                        // Nobody reads, so nobody else would notice; what waits in the socket needs no answer then.
+                        // Nobody reads, so nobody else would notice; what waits in the socket needs
+                        // no answer then.
                         if hung_up(&reader).await {
                             return CLOSED_BY_PEER.into();
                         }
                         self.connection.forgive_silence(clock::monotonic());
                         if self.waits_for_daemon(clock::monotonic()) {
-                            // The daemon lives: else it would take it for dead, and ask all again elsewhere.
+                            // The daemon lives: else it would take it for dead, and ask all again
+                            // elsewhere.
                             self.connection.answer_unread(clock::monotonic(), clock::wall());
                         }
                     }
                     if self.dawdles(clock::monotonic()) {
-                        return "it does not go on with a large message, and others wait for the memory".into();
+                        return "it does not go on with a large message, and others wait for the \
+                            memory".into();
                     }
                     if let Err(e) = self.connection.tick(clock::monotonic()) {
                         return e.to_string();
@@ -268,7 +279,8 @@ impl Task {
                 Some(Ok(0)) => return CLOSED_BY_PEER.into(),
                 Some(Ok(_)) => {
                     if let Err(why) = self.received().await {
-                        // What was wrong goes to the peer's log as a broken connection; ours says why.
+                        // What was wrong goes to the peer's log as a broken connection; ours says
+                        // why.
                         return why;
                     }
                 }
@@ -277,8 +289,9 @@ impl Task {
         }
     }
 
-    /// Is the daemon the one that is awaited? Not while the peer takes nothing of what was sent to it: it may be stopped, and more would
-    /// pile up for as long as it is. One that is slow has something unsent at each look.
+    /// Is the daemon the one that is awaited? Not while the peer takes nothing of what was sent to
+    /// it: it may be stopped, and more would pile up for as long as it is. One that is slow has
+    /// something unsent at each look.
     fn waits_for_daemon(&self, now: Duration) -> bool {
         let sent = !self.output.has_remaining() && self.connection.output_len() == 0;
         let queue = &self.ends.queue;
@@ -306,7 +319,8 @@ impl Task {
 
     /// Does the peer hold memory that others wait for, while it takes its time?
     fn dawdles(&self, now: Duration) -> bool {
-        let late = |since: Duration, bytes: usize| now.saturating_sub(since) > limits::payload_time(bytes);
+        let late =
+            |since: Duration, bytes: usize| now.saturating_sub(since) > limits::payload_time(bytes);
         let payload = self.direct.as_ref().is_some_and(|d| late(self.payload_since, d.end));
         payload && self.pool.over_budget() && !self.is_between_osds()
             || self.place.as_ref().is_some_and(|(_, since)| late(*since, limits::REQUEST_BYTES))
@@ -325,7 +339,8 @@ impl Task {
             || (self.waiting.is_some() && self.lacks_memory())
     }
 
-    /// Is there no memory for one more payload? For what another OSD sends there is, always: see [`limits`].
+    /// Is there no memory for one more payload? For what another OSD sends there is, always: see
+    /// [`limits`].
     fn lacks_memory(&self) -> bool {
         !self.is_between_osds() && self.pool.over_budget()
     }
@@ -347,8 +362,9 @@ impl Task {
                 self.ends.queue.unsent.fetch_add(out.size(), Ordering::Relaxed);
                 self.ends.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
                 if let Err(e) = self.connection.send(out.message, out.data_crc) {
-                    // This message is gone, and with it the session, whose next one must not close the gap. What stood behind it
-                    // goes, too, and must not count for as long as the link lasts: above the bound nothing is read any more.
+                    // This message is gone, and with it the session, whose next one must not close
+                    // the gap. What stood behind it goes, too, and must not count for as long as
+                    // the link lasts: above the bound nothing is read any more.
                     self.overfull = true;
                     let gone = waiting.map(|out| out.size()).sum();
                     self.ends.queue.bytes.fetch_sub(gone, Ordering::Relaxed);
@@ -446,9 +462,12 @@ impl Task {
 
     /// A peer begins to authenticate; true if it has its answer.
     fn asked(&mut self, request: AuthRequest) -> Result<bool, String> {
-        let Some(accepting) = &self.accepting else { return Err("the server wants to be let in".into()) };
+        let Some(accepting) = &self.accepting else {
+            return Err("the server wants to be let in".into());
+        };
         let AuthRequest { hello, method, mode, payload } = request;
-        let mut exchange = accepting.auth.begin(&Caller { from: accepting.from, hello, method, mode });
+        let mut exchange =
+            accepting.auth.begin(&Caller { from: accepting.from, hello, method, mode });
         let step = exchange.step(payload);
         self.exchange = Some(exchange);
         self.stepped(step)
@@ -522,8 +541,9 @@ impl Task {
                 }
                 if !self.known {
                     self.known = true;
-                    // A client is fenced by what it says it is, which is the same on all its connections, and by where this one
-                    // comes from. What a daemon says is in the maps, too.
+                    // A client is fenced by what it says it is, which is the same on all its
+                    // connections, and by where this one comes from. What a daemon says is in the
+                    // maps, too.
                     let from = self.accepting.as_ref().map(|a| a.from.ip());
                     let addrs = match from.filter(|_| who.kind == EntityType::Client) {
                         Some(from) => accept::seen_at(who.addrs, from),
@@ -542,7 +562,11 @@ impl Task {
                     };
                     let news = self.opening.established(who.resumed, outgoing);
                     if news.opened {
-                        self.sink.push(NetEvent::Opened { link: self.ends.link.clone(), peer, outgoing });
+                        self.sink.push(NetEvent::Opened {
+                            link: self.ends.link.clone(),
+                            peer,
+                            outgoing,
+                        });
                     } else if news.resumed {
                         self.sink.push(NetEvent::Resumed(self.ends.id));
                     }
@@ -553,7 +577,10 @@ impl Task {
                 Ok(false)
             }
             Event::SessionReset { dropped } => {
-                tracing::debug!("a peer has lost our session: {dropped} messages may not have arrived; it begins anew");
+                tracing::debug!(
+                    "a peer has lost our session: {dropped} messages may not have arrived; it \
+                        begins anew"
+                );
                 self.opening.reset();
                 Ok(false)
             }

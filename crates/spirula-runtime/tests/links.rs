@@ -13,7 +13,8 @@ use spirula_messenger::auth::{
     AuthStart, BadMethod, Credentials, Granted, METHOD_CEPHX, METHOD_NONE, Mode, Secret, Secrets,
 };
 use spirula_runtime::auth::{
-    Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step, Trusting, Verdict,
+    Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step,
+    Trusting, Verdict,
 };
 use spirula_runtime::{
     Answers, Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Room, Service, clock,
@@ -76,14 +77,27 @@ fn hub(mode: LinkMode, modes: &str) -> Hub {
 
 const LOCAL: &str = "127.0.0.1:0";
 
-fn listen(hub: &Hub, on: &[&str], auth: Arc<dyn Authenticator>, inbox: &Inbox, rt: &Reactors) -> Listener {
+fn listen(
+    hub: &Hub,
+    on: &[&str],
+    auth: Arc<dyn Authenticator>,
+    inbox: &Inbox,
+    rt: &Reactors,
+) -> Listener {
     let service = Service { me: Peer::new(EntityType::Mgr, "x"), sink: inbox.sink.clone(), auth };
     let on: Vec<SocketAddr> = on.iter().map(|a| a.parse().unwrap()).collect();
     hub.listen(&on, 7, service, &rt.next()).unwrap()
 }
 
 fn call(hub: &Hub, login: Arc<dyn Login>, to: &AddrVec, inbox: &Inbox, rt: &Reactors) -> Link {
-    hub.connect(&Peer::new(EntityType::Client, "admin"), &login, &inbox.sink, to, EntityType::Mgr, &rt.next())
+    hub.connect(
+        &Peer::new(EntityType::Client, "admin"),
+        &login,
+        &inbox.sink,
+        to,
+        EntityType::Mgr,
+        &rt.next(),
+    )
 }
 
 /// A method with a password; the caller's name comes from the listener's records.
@@ -92,8 +106,11 @@ struct Password(&'static str);
 
 fn secrets(mode: Mode) -> Secrets {
     // Of one use: each test has one connection of its own.
-    let connection_secret =
-        if mode == Mode::Secure { Secret::new((0..64).collect::<Vec<u8>>()) } else { Secret::default() };
+    let connection_secret = if mode == Mode::Secure {
+        Secret::new((0..64).collect::<Vec<u8>>())
+    } else {
+        Secret::default()
+    };
     Secrets { session_key: Secret::new(b"session key".to_vec()), connection_secret }
 }
 
@@ -184,18 +201,30 @@ fn peer_that_proves_itself_is_let_in_with_its_grants_and_payloads_arrive_aligned
         let listener = listen(&hub, &[LOCAL], gate(), &server, &rt);
         let link = call(&hub, Arc::new(Password("open sesame")), &listener.addrs, &client, &rt);
         let (_, peer) = server.opened();
-        assert_eq!((peer.auth_name().as_str(), peer.global_id, peer.method), ("client.ali", 40, METHOD_CEPHX));
+        assert_eq!(
+            (peer.auth_name().as_str(), peer.global_id, peer.method),
+            ("client.ali", 40, METHOD_CEPHX)
+        );
         assert_eq!((peer.mode, peer.grants.get::<String>()), (want, Some(&"treasure".to_owned())));
         let (_, peer) = client.opened();
         assert_eq!((peer.kind, peer.mode, peer.global_id), (EntityType::Mgr, want, 40));
         for size in [0, 5000, 64 << 10, (3 << 20) + 3] {
             let data: Bytes = (0..size).map(|i| (i / 7) as u8).collect();
-            let message = Message { kind: 42, front: Bytes::from_static(b"a front"), data, ..Message::default() };
+            let message = Message {
+                kind: 42,
+                front: Bytes::from_static(b"a front"),
+                data,
+                ..Message::default()
+            };
             link.send(message.clone());
             let got = server.message();
             assert_eq!(got, message);
             if size >= 64 << 10 {
-                assert_eq!(got.data.as_ptr() as usize % spirula_buffer::ALIGN, 0, "{modes}, {size} bytes");
+                assert_eq!(
+                    got.data.as_ptr() as usize % spirula_buffer::ALIGN,
+                    0,
+                    "{modes}, {size} bytes"
+                );
             }
         }
         link.close();
@@ -254,7 +283,10 @@ fn links_through_memory_carry_the_daemons_identity_without_a_handshake() {
     let login = NoneLogin::of(&me);
     let link = hub.connect(&me, &login, &client.sink, &listener.addrs, EntityType::Mgr, &rt.next());
     let (_, peer) = server.opened();
-    assert_eq!((peer.auth_name().as_str(), peer.method, peer.grants.get()), ("osd.3", METHOD_IN_PROCESS, Some(&5u8)));
+    assert_eq!(
+        (peer.auth_name().as_str(), peer.method, peer.grants.get()),
+        ("osd.3", METHOD_IN_PROCESS, Some(&5u8))
+    );
     link.send(Message { kind: 9, ..Message::default() });
     assert_eq!(server.message().kind, 9);
 }
@@ -275,7 +307,11 @@ fn a_daemon_listens_at_several_addresses_and_callers_try_them_in_turn() {
     call(&hub, Arc::new(me.clone()), &second, &client, &rt);
     let (_, peer) = server.opened();
     assert_eq!((peer.auth_name().as_str(), peer.method), ("client.admin", METHOD_NONE));
-    assert_eq!(peer.addr().addr.unwrap().ip(), on[1].parse::<SocketAddr>().unwrap().ip(), "as the server sees it");
+    assert_eq!(
+        peer.addr().addr.unwrap().ip(),
+        on[1].parse::<SocketAddr>().unwrap().ip(),
+        "as the server sees it"
+    );
     assert_eq!(client.opened().1.addrs, listener.addrs);
     // Nobody is at the first address.
     let gone = std::net::TcpListener::bind(LOCAL).unwrap().local_addr().unwrap();
@@ -295,8 +331,11 @@ fn taken_port_is_an_error_and_leaves_nothing_behind() {
     let hub = hub(LinkMode::Tcp, "crc");
     let server = Inbox::new();
     let taken = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &server, &rt);
-    let service =
-        Service { me: Peer::new(EntityType::Mgr, "y"), sink: server.sink.clone(), auth: Arc::new(Trusting::default()) };
+    let service = Service {
+        me: Peer::new(EntityType::Mgr, "y"),
+        sink: server.sink.clone(),
+        auth: Arc::new(Trusting::default()),
+    };
     let addr = taken.addrs.msgr2().addr.unwrap();
     let e = hub.listen(&[addr], 1, service, &rt.next()).err().unwrap();
     assert!(e.to_string().contains(&addr.to_string()), "{e}");
@@ -313,7 +352,8 @@ fn strangers_of_one_place_are_bounded_and_make_room_when_they_go() {
     for _ in 0..spirula_runtime::limits::STRANGERS_PER_PLACE {
         strangers.lock().unwrap().push(TcpStream::connect(addr).unwrap());
     }
-    let me: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "admin".into(), global_id: 4 });
+    let me: Arc<dyn Login> =
+        Arc::new(NoneLogin { kind: EntityType::Client, id: "admin".into(), global_id: 4 });
     call(&hub, me.clone(), &listener.addrs, &client, &rt);
     client.closed();
     strangers.lock().unwrap().clear();
@@ -331,8 +371,11 @@ fn strangers_of_one_place_are_bounded_and_make_room_when_they_go() {
 fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
     let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
     let hub = hub(LinkMode::Tcp, "crc");
-    let service =
-        Service { me: Peer::new(EntityType::Osd, "1"), sink: there.sink.clone(), auth: Arc::new(Trusting::default()) };
+    let service = Service {
+        me: Peer::new(EntityType::Osd, "1"),
+        sink: there.sink.clone(),
+        auth: Arc::new(Trusting::default()),
+    };
     let listener = hub.listen(&[LOCAL.parse().unwrap()], 7, service, &rt.next()).unwrap();
     let mut me = Peer::new(EntityType::Osd, "0");
     me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
@@ -342,10 +385,16 @@ fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
     here.opened();
     let (mut sent, mut resumed) = (0u64, 0);
     let send = |n: &mut u64| {
-        link.send(Message { kind: 9, tid: *n, data: vec![7; 100_000].into(), ..Message::default() });
+        link.send(Message {
+            kind: 9,
+            tid: *n,
+            data: vec![7; 100_000].into(),
+            ..Message::default()
+        });
         *n += 1;
     };
-    // Longer each time: on a busy machine a connection may take more than 20 ms, and would be broken before it is one.
+    // Longer each time: on a busy machine a connection may take more than 20 ms, and would be
+    // broken before it is one.
     for round in 0..1000 {
         (0..3).for_each(|_| send(&mut sent));
         link.renew();
@@ -379,7 +428,8 @@ fn a_link_through_memory_that_the_far_end_closes_is_told_and_opens_anew() {
     let mut me = Peer::new(EntityType::Osd, "0");
     me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
     let to = &p.listener.as_ref().unwrap().addrs;
-    let again = p.hub.connect(&me, &NoneLogin::of(&me), &p.here.sink, to, EntityType::Osd, &p.rt.next());
+    let again =
+        p.hub.connect(&me, &NoneLogin::of(&me), &p.here.sink, to, EntityType::Osd, &p.rt.next());
     assert_eq!(p.here.opened().0.id(), again.id());
     p.there.opened();
 }
@@ -402,12 +452,25 @@ impl Pair {
         let listener = Self::listen(&hub, LOCAL.parse().unwrap(), &there, &rt).unwrap();
         let mut me = Peer::new(EntityType::Osd, "0");
         me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
-        let link = hub.connect(&me, &NoneLogin::of(&me), &here.sink, &listener.addrs, EntityType::Osd, &rt.next());
+        let link = hub.connect(
+            &me,
+            &NoneLogin::of(&me),
+            &here.sink,
+            &listener.addrs,
+            EntityType::Osd,
+            &rt.next(),
+        );
         Self { rt, hub, there, here, listener: Some(listener), link, sent: 0 }
     }
 
-    fn listen(hub: &Hub, at: SocketAddr, there: &Inbox, rt: &Reactors) -> Result<Listener, spirula_runtime::NetError> {
-        let (me, sink, auth) = (Peer::new(EntityType::Osd, "1"), there.sink.clone(), Arc::new(Trusting::default()));
+    fn listen(
+        hub: &Hub,
+        at: SocketAddr,
+        there: &Inbox,
+        rt: &Reactors,
+    ) -> Result<Listener, spirula_runtime::NetError> {
+        let (me, sink, auth) =
+            (Peer::new(EntityType::Osd, "1"), there.sink.clone(), Arc::new(Trusting::default()));
         hub.listen(&[at], 7, Service { me, sink, auth }, &rt.next())
     }
 
@@ -430,7 +493,8 @@ impl Pair {
 
     /// Breaks the connection until `told` is what the near end hears next.
     fn renew_until(&self, told: impl Fn(&NetEvent) -> bool) {
-        // Longer each time, so that a busy machine comes to an end with one before the next is broken.
+        // Longer each time, so that a busy machine comes to an end with one before the next is
+        // broken.
         for round in 0.. {
             self.link.renew();
             match self.here.rx.recv_timeout(Duration::from_millis(20 + round)) {
@@ -463,7 +527,8 @@ fn a_session_that_the_far_end_has_lost_is_told_once_the_next_one_is_open() {
     assert_eq!(p.there.message().tid, 2);
 }
 
-/// A daemon that must not be given more holds the link; it goes on where it stopped, and a peer that leaves meanwhile is noticed.
+/// A daemon that must not be given more holds the link; it goes on where it stopped, and a peer
+/// that leaves meanwhile is noticed.
 #[test]
 fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
     let (rt, theirs, there, here) = (runtime(), runtime(), Inbox::new(), Inbox::new());
@@ -473,7 +538,9 @@ fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
     let link = call(&hub, NoneLogin::of(&me), &listener.addrs, &here, &theirs);
     let (held, _) = there.opened();
     here.opened();
-    let send = |tid| link.send(Message { kind: 9, tid, data: vec![7; 32 << 10].into(), ..Message::default() });
+    let send = |tid| {
+        link.send(Message { kind: 9, tid, data: vec![7; 32 << 10].into(), ..Message::default() })
+    };
     held.hold();
     // More than the sockets' buffers hold.
     (0..2000).for_each(send);
@@ -501,7 +568,11 @@ fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
             // Read just before it was held.
             NetEvent::Message(..) => {}
             NetEvent::Closed(id, ended) => {
-                assert!(id == held.id() && ended.why.ends_with("closed by the peer"), "{}", ended.why);
+                assert!(
+                    id == held.id() && ended.why.ends_with("closed by the peer"),
+                    "{}",
+                    ended.why
+                );
                 break;
             }
             e => panic!("{e:?}"),
@@ -509,8 +580,9 @@ fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
     }
 }
 
-/// Capabilities by `network` are for the place a peer comes from, not for one that it names. Fences of clients are for either: for
-/// what it says, as locks and watches do, and for where it comes from. What tells its instances apart stays as it says.
+/// Capabilities by `network` are for the place a peer comes from, not for one that it names. Fences
+/// of clients are for either: for what it says, as locks and watches do, and for where it comes
+/// from. What tells its instances apart stays as it says.
 #[test]
 fn a_client_is_where_its_connection_comes_from() {
     let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
@@ -520,12 +592,15 @@ fn a_client_is_where_its_connection_comes_from() {
     for kind in [EntityType::Client, EntityType::Osd] {
         let me = Peer { addrs: claimed.clone(), ..Peer::new(kind, "3") };
         let login: Arc<dyn Login> = NoneLogin::of(&me);
-        let _link = hub.connect(&me, &login, &here.sink, &listener.addrs, EntityType::Mgr, &rt.next());
+        let _link =
+            hub.connect(&me, &login, &here.sink, &listener.addrs, EntityType::Mgr, &rt.next());
         let (_, peer) = there.opened();
         assert_eq!(peer.addrs.msgr2(), claimed.msgr2(), "{kind:?}");
-        let places: Vec<String> = peer.addrs.0.iter().map(|a| a.addr.unwrap().ip().to_string()).collect();
+        let places: Vec<String> =
+            peer.addrs.0.iter().map(|a| a.addr.unwrap().ip().to_string()).collect();
         // What a daemon says, the maps say, too.
-        let want: &[&str] = if kind == EntityType::Client { &["10.9.9.1", "127.0.0.1"] } else { &["10.9.9.1"] };
+        let want: &[&str] =
+            if kind == EntityType::Client { &["10.9.9.1", "127.0.0.1"] } else { &["10.9.9.1"] };
         assert_eq!(places, want, "{kind:?}");
         assert!(peer.addrs.0.iter().all(|a| a.nonce == 77), "{kind:?}");
         assert_eq!(peer.place(), Some("127.0.0.1".parse().unwrap()), "{kind:?}");
@@ -535,7 +610,12 @@ fn a_client_is_where_its_connection_comes_from() {
 }
 
 /// A client and a manager's listener: the client's link, and the manager's.
-fn client_and_manager(hub: &Hub, client: &Inbox, server: &Inbox, rt: &Reactors) -> (Listener, Link, Link) {
+fn client_and_manager(
+    hub: &Hub,
+    client: &Inbox,
+    server: &Inbox,
+    rt: &Reactors,
+) -> (Listener, Link, Link) {
     let listener = listen(hub, &[LOCAL], Arc::new(Trusting::default()), server, rt);
     let me = Peer::new(EntityType::Client, "admin");
     let link = call(hub, NoneLogin::of(&me), &listener.addrs, client, rt);
@@ -544,8 +624,8 @@ fn client_and_manager(hub: &Hub, client: &Inbox, server: &Inbox, rt: &Reactors) 
     (listener, link, there)
 }
 
-/// Of a client's request that is larger than a manager or monitor takes nothing is kept, however it is made up; it is told so, and the
-/// connection goes on.
+/// Of a client's request that is larger than a manager or monitor takes nothing is kept, however it
+/// is made up; it is told so, and the connection goes on.
 #[test]
 fn a_request_that_is_too_large_is_told_without_its_contents() {
     let rt = runtime();
@@ -560,7 +640,9 @@ fn a_request_that_is_too_large_is_told_without_its_contents() {
         data: vec![2; data].into(),
         ..Message::default()
     };
-    for (tid, front, data) in [(1, most + 1, 0), (2, 100, most), (3, 60 << 20, 0), (4, 0, 100 << 20)] {
+    for (tid, front, data) in
+        [(1, most + 1, 0), (2, 100, most), (3, 60 << 20, 0), (4, 0, 100 << 20)]
+    {
         link.send(of(tid, front, data));
         match server.next() {
             NetEvent::TooLarge(_, m) => {
@@ -590,10 +672,14 @@ fn a_peer_that_does_not_read_has_a_bound() {
     assert!((64..199).contains(&taken), "{taken}");
     assert!(there.is_closed());
     assert!(there.unsent() <= 66 * PART, "{}", there.unsent());
-    assert!(there.send_within(64 * PART, part()), "what goes to a closed link is dropped, and nothing is said again");
+    assert!(
+        there.send_within(64 * PART, part()),
+        "what goes to a closed link is dropped, and nothing is said again"
+    );
 }
 
-/// Bytes that wait for peers of a daemon that answers each command with a mebibyte, at most; how many there are for `tid` and above.
+/// Bytes that wait for peers of a daemon that answers each command with a mebibyte, at most; how
+/// many there are for `tid` and above.
 struct Answering {
     inbox: Inbox,
     answers: Answers,
@@ -606,7 +692,8 @@ impl Answering {
 
     fn say(&mut self, id: u64, tid: u64) {
         let data = vec![7; Self::ANSWER].into();
-        self.answers.send(id, Message { kind: kind::COMMAND_REPLY, tid, data, ..Message::default() });
+        self.answers
+            .send(id, Message { kind: kind::COMMAND_REPLY, tid, data, ..Message::default() });
         let waits = self.links.iter().filter(|l| !l.is_closed()).map(Link::unsent).sum();
         self.most = self.most.max(waits);
     }
@@ -641,12 +728,17 @@ impl Answering {
 
 fn asks(link: &Link, commands: u64) {
     for tid in 1..=commands {
-        link.send(Message { kind: kind::COMMAND, tid, front: vec![1; 100].into(), ..Message::default() });
+        link.send(Message {
+            kind: kind::COMMAND,
+            tid,
+            front: vec![1; 100].into(),
+            ..Message::default()
+        });
     }
 }
 
-/// However many clients do not read, and however much they ask, what waits for them has a bound, and who reads gets all that it asks
-/// for at once, in order.
+/// However many clients do not read, and however much they ask, what waits for them has a bound,
+/// and who reads gets all that it asks for at once, in order.
 #[test]
 fn clients_that_do_not_read_share_what_a_daemon_may_hold() {
     const ALL: usize = 24;
@@ -658,14 +750,17 @@ fn clients_that_do_not_read_share_what_a_daemon_may_hold() {
     let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &inbox, &rt);
     let mut a = Answering { inbox, answers, links: Vec::new(), most: 0 };
     let mut clients = Vec::new();
-    let waits = |a: &Answering| a.links.iter().filter(|l| !l.is_closed()).map(Link::unsent).sum::<usize>();
-    // How much of an answer the sockets take is the kernel's affair, so that 24 that are as full as they may be can be just below the
-    // share for good: others come until it is used up. A new one always gets as much as its sockets take and then some.
+    let waits =
+        |a: &Answering| a.links.iter().filter(|l| !l.is_closed()).map(Link::unsent).sum::<usize>();
+    // How much of an answer the sockets take is the kernel's affair, so that 24 that are as full as
+    // they may be can be just below the share for good: others come until it is used up. A new one
+    // always gets as much as its sockets take and then some.
     while clients.len() < ALL || waits(&a) <= a.answers.share() {
         let n = clients.len();
         assert!(n < 10 * ALL, "{} wait for {n} clients", waits(&a));
         let inbox = Inbox::new();
-        let login = NoneLogin { kind: EntityType::Client, id: format!("c{n}"), global_id: n as u64 + 1 };
+        let login =
+            NoneLogin { kind: EntityType::Client, id: format!("c{n}"), global_id: n as u64 + 1 };
         let link = call(&hub, Arc::new(login), &listener.addrs, &inbox, &rt);
         a.until(|a| a.links.len() > n);
         inbox.opened();
@@ -699,8 +794,8 @@ fn clients_that_do_not_read_share_what_a_daemon_may_hold() {
     assert!(!link.is_closed());
 }
 
-/// Who asks for more than its daemon takes of one at a time, or has room for, waits at its connection, which stays: all is asked in the end, in
-/// order, and those who wait take turns.
+/// Who asks for more than its daemon takes of one at a time, or has room for, waits at its
+/// connection, which stays: all is asked in the end, in order, and those who wait take turns.
 #[test]
 fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
     const EACH: u64 = 600;
@@ -716,14 +811,21 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
         let login = NoneLogin { kind: EntityType::Client, id: format!("c{n}"), global_id: n + 1 };
         let link = call(&hub, Arc::new(login), &listener.addrs, &own, &rt);
         own.opened();
-        let Ok(NetEvent::Opened { link: far, peer, .. }) = inbox.rx.recv_timeout(PATIENCE) else { panic!() };
+        let Ok(NetEvent::Opened { link: far, peer, .. }) = inbox.rx.recv_timeout(PATIENCE) else {
+            panic!()
+        };
         ids.push(far.id());
         answers.insert(far, &peer);
         clients.push((own, link));
     }
     for (_, link) in &clients {
         for tid in 1..=EACH {
-            link.send(Message { kind: kind::POOL_OP, tid, front: vec![1; 100].into(), ..Message::default() });
+            link.send(Message {
+                kind: kind::POOL_OP,
+                tid,
+                front: vec![1; 100].into(),
+                ..Message::default()
+            });
         }
     }
     // What the daemon works on; it has room for four hundred.
@@ -737,9 +839,11 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
         let mut come = Vec::new();
         while let Ok(e) = inbox.rx.recv_timeout(Duration::from_millis(2)) {
             match e {
-                NetEvent::Message(id, m) => {
-                    come.extend(answers.take(id, m, |_| (), |(), _| room(open.len() + come.len())).map(|m| (id, m)))
-                }
+                NetEvent::Message(id, m) => come.extend(
+                    answers
+                        .take(id, m, |_| (), |(), _| room(open.len() + come.len()))
+                        .map(|m| (id, m)),
+                ),
                 NetEvent::Taken(id) => answers.taken(id),
                 e => panic!("{e:?}"),
             }
@@ -755,7 +859,12 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
             open.push((id, m.tid));
         }
         assert!(open.len() <= 400);
-        most_of_one = ids.iter().map(|id| open.iter().filter(|(i, _)| i == id).count()).max().unwrap().max(most_of_one);
+        most_of_one = ids
+            .iter()
+            .map(|id| open.iter().filter(|(i, _)| i == id).count())
+            .max()
+            .unwrap()
+            .max(most_of_one);
         // A turn: a hundred are answered.
         for (id, tid) in open.drain(..open.len().min(100)) {
             answers.send(id, Message { kind: kind::POOL_OP_REPLY, tid, ..Message::default() });
@@ -765,8 +874,9 @@ fn what_a_daemon_has_no_room_for_waits_at_its_connection() {
     assert!(clients.iter().all(|(_, link)| !link.is_closed()));
 }
 
-/// Those who wait for room are asked in the order in which they came, however many they are and however often they were looked at in vain;
-/// who comes later does not pass them by, unless he wants something else.
+/// Those who wait for room are asked in the order in which they came, however many they are and
+/// however often they were looked at in vain; who comes later does not pass them by, unless he
+/// wants something else.
 #[test]
 fn who_waits_for_room_is_not_overtaken() {
     let rt = runtime();
@@ -779,7 +889,14 @@ fn who_waits_for_room_is_not_overtaken() {
         .map(|n| {
             let me = Peer::new(EntityType::Client, &n.to_string());
             let login = NoneLogin::of(&me);
-            links.push(hub.connect(&me, &login, &client.sink, &listener.addrs, EntityType::Mgr, &rt.next()));
+            links.push(hub.connect(
+                &me,
+                &login,
+                &client.sink,
+                &listener.addrs,
+                EntityType::Mgr,
+                &rt.next(),
+            ));
             let (link, peer) = server.opened();
             let id = link.id();
             answers.insert(link, &peer);
@@ -799,7 +916,10 @@ fn who_waits_for_room_is_not_overtaken() {
         answers.take(*late, ask(1), |_| (), |(), _| Room::In(4)).is_some()
             && answers.take(*late, ask(2), |_| (), |(), _| Room::Always).is_some()
     );
-    assert!(answers.take(*late, ask(3), |_| (), |(), _| Room::In(3)).is_none(), "he waits behind the others");
+    assert!(
+        answers.take(*late, ask(3), |_| (), |(), _| Room::In(3)).is_none(),
+        "he waits behind the others"
+    );
     let mut asked = Vec::new();
     for _ in 0..2 {
         answers.look_for_room();
@@ -807,7 +927,10 @@ fn who_waits_for_room_is_not_overtaken() {
             asked.push(id);
         }
         if asked.len() < ids.len() {
-            assert!(asked.len() >= 32 && asked.iter().all(|id| waiting[..asked.len()].contains(id)), "the first first");
+            assert!(
+                asked.len() >= 32 && asked.iter().all(|id| waiting[..asked.len()].contains(id)),
+                "the first first"
+            );
         }
     }
     assert_eq!((asked.len(), asked.last()), (ids.len(), Some(late)));

@@ -1,6 +1,7 @@
-//! Spirula's own client (the monitors' session and the Objecter, over real sockets) with a real Ceph beside it: `bench/ceph-up` starts
-//! one, on files, as `cargo xtask ceph up` does. Not among the usual tests: `cargo xtask nightly --only client`, where Debian's
-//! ceph-mon, ceph-osd and ceph-mgr are installed.
+//! Spirula's own client (the monitors' session and the Objecter, over real sockets) with a real
+//! Ceph beside it: `bench/ceph-up` starts one, on files, as `cargo xtask ceph up` does. Not among
+//! the usual tests: `cargo xtask nightly --only client`, where Debian's ceph-mon, ceph-osd and
+//! ceph-mgr are installed.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
@@ -15,7 +16,8 @@ use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_runtime::auth::{Login, NoneLogin};
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
-    Answer, Hub, Link, LinkMode, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer, Reactors, clock,
+    Answer, Hub, Link, LinkMode, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer, Reactors,
+    clock,
 };
 use spirula_types::{AddrVec, EntityAddr, EntityType, ObjectLocator, OsdId, PoolId, errno};
 use std::collections::BTreeMap;
@@ -81,8 +83,10 @@ impl Client {
     fn new() -> Self {
         let rt = Reactors::start(1).unwrap();
         let hub = Hub::new(LinkMode::Tcp, PayloadPool::new(64 << 20));
-        let me =
-            Peer { global_id: 7_000_000 + u64::from(std::process::id()), ..Peer::new(EntityType::Client, "admin") };
+        let me = Peer {
+            global_id: 7_000_000 + u64::from(std::process::id()),
+            ..Peer::new(EntityType::Client, "admin")
+        };
         let login = NoneLogin::of(&me);
         let (tx, events) = mpsc::channel();
         let sink = NetSink::new(Arc::new(move |e| drop(tx.send(e))), Arc::default());
@@ -99,7 +103,20 @@ impl Client {
         mon.set_start("monmap", 0);
         mon.set_start("osdmap", 0);
         let (osds, done, answers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { rt, hub, me, login, sink, events, mon, objecter: Objecter::new(), osds, done, answers, newest: None }
+        Self {
+            rt,
+            hub,
+            me,
+            login,
+            sink,
+            events,
+            mon,
+            objecter: Objecter::new(),
+            osds,
+            done,
+            answers,
+            newest: None,
+        }
     }
 
     fn perform(&mut self, out: Vec<ObjecterOut>) {
@@ -107,7 +124,14 @@ impl Client {
             match o {
                 ObjecterOut::Connect(osd, addrs) => {
                     let on = self.rt.next();
-                    let link = self.hub.connect(&self.me, &self.login, &self.sink, &addrs, EntityType::Osd, &on);
+                    let link = self.hub.connect(
+                        &self.me,
+                        &self.login,
+                        &self.sink,
+                        &addrs,
+                        EntityType::Osd,
+                        &on,
+                    );
                     self.osds.insert(osd, link);
                 }
                 ObjecterOut::Close(osd) => {
@@ -115,8 +139,12 @@ impl Client {
                         link.close();
                     }
                 }
-                ObjecterOut::Send(osd, m) => self.osds.get(&osd).expect("an open connection").send(m),
-                ObjecterOut::Done(tid, reply) => assert!(self.done.insert(tid, reply).is_none(), "answered twice"),
+                ObjecterOut::Send(osd, m) => {
+                    self.osds.get(&osd).expect("an open connection").send(m)
+                }
+                ObjecterOut::Done(tid, reply) => {
+                    assert!(self.done.insert(tid, reply).is_none(), "answered twice")
+                }
                 ObjecterOut::WantMaps(start) => self.mon.subscribe("osdmap", start.into()),
                 ObjecterOut::AskNewest => {
                     self.newest = Some(self.mon.newest("osdmap"));
@@ -133,11 +161,17 @@ impl Client {
         self.perform(out);
         let mut news = if now >= self.mon.deadline() { self.mon.tick() } else { Vec::new() };
         let event = self.events.recv_timeout(Duration::from_millis(10));
-        let osd = |osds: &BTreeMap<OsdId, Link>, id| osds.iter().find(|(_, l)| l.id() == id).map(|(o, _)| *o);
+        let osd = |osds: &BTreeMap<OsdId, Link>, id| {
+            osds.iter().find(|(_, l)| l.id() == id).map(|(o, _)| *o)
+        };
         let mut out = Vec::new();
         match event {
-            Ok(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => news.extend(self.mon.opened()),
-            Ok(NetEvent::Closed(id, ended)) if self.mon.is(id) => news.extend(self.mon.closed(&ended.why)),
+            Ok(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => {
+                news.extend(self.mon.opened())
+            }
+            Ok(NetEvent::Closed(id, ended)) if self.mon.is(id) => {
+                news.extend(self.mon.closed(&ended.why))
+            }
             Ok(NetEvent::Message(id, m)) if self.mon.is(id) => news.extend(self.mon.message(m)),
             Ok(NetEvent::Opened { link, .. }) => {
                 if let Some(osd) = osd(&self.osds, link.id()) {
@@ -152,7 +186,12 @@ impl Client {
             }
             Ok(NetEvent::Message(id, m)) => match (osd(&self.osds, id), m.kind) {
                 (Some(osd), kind::OSD_OP_REPLY) => {
-                    self.objecter.reply(osd, m.tid, MOsdOpReply::from_message(&m).unwrap(), &mut out);
+                    self.objecter.reply(
+                        osd,
+                        m.tid,
+                        MOsdOpReply::from_message(&m).unwrap(),
+                        &mut out,
+                    );
                 }
                 (Some(osd), kind::OSD_BACKOFF) => {
                     self.objecter.backoff(osd, MOsdBackoff::from_message(&m).unwrap(), &mut out);
@@ -170,7 +209,9 @@ impl Client {
                     self.objecter.maps(now, &MOsdMap::from_message(&m).unwrap(), &mut out).unwrap();
                     self.mon.set_start("osdmap", u64::from(self.objecter.epoch()) + 1);
                 }
-                MonNews::Answer(call, Answer::Version { newest, .. }) if self.newest == Some(call) => {
+                MonNews::Answer(call, Answer::Version { newest, .. })
+                    if self.newest == Some(call) =>
+                {
                     self.objecter.newest(newest as u32, &mut out);
                 }
                 MonNews::Answer(call, Answer::Command { result, output, status }) => {
@@ -186,7 +227,11 @@ impl Client {
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done(self) {
-            assert!(Instant::now() < end, "not in time: {what}; {} under way", self.objecter.under_way());
+            assert!(
+                Instant::now() < end,
+                "not in time: {what}; {} under way",
+                self.objecter.under_way()
+            );
             self.step();
         }
     }
@@ -224,8 +269,8 @@ fn content(n: usize, round: usize) -> Bytes {
     (0..4096 + 100 * n).map(|i| (i * 7 + n + round * 31) as u8).collect()
 }
 
-/// Reads and writes of all kinds; then the same writes while OSDs are marked down and out and PGs are split, each done once and in
-/// order; and what there is none of.
+/// Reads and writes of all kinds; then the same writes while OSDs are marked down and out and PGs
+/// are split, each done once and in order; and what there is none of.
 #[test]
 #[ignore = "starts a real Ceph: cargo xtask nightly --only client"]
 fn the_objecter_speaks_with_a_real_ceph() {
@@ -244,8 +289,11 @@ fn the_objecter_speaks_with_a_real_ceph() {
         ];
         let reply = c.ask(pool, &oid, made);
         assert_eq!(reply.result, 0, "{reply:?}");
-        let asks =
-            vec![OsdOp::read(0, 0), OsdOp::getxattr(b"_a"), OsdOp::omap_get_vals_by_keys(std::slice::from_ref(&key))];
+        let asks = vec![
+            OsdOp::read(0, 0),
+            OsdOp::getxattr(b"_a"),
+            OsdOp::omap_get_vals_by_keys(std::slice::from_ref(&key)),
+        ];
         let reply = c.ask(pool, &oid, asks);
         assert_eq!((reply.result, &reply.ops[0].op.indata), (0, &content(n, 0)));
         assert_eq!(&reply.ops[1].op.indata[..], b"attribute");
@@ -255,7 +303,11 @@ fn the_objecter_speaks_with_a_real_ceph() {
     assert_eq!(c.ask(pool, "none", vec![OsdOp::stat()]).result, -errno::ENOENT);
     assert_eq!(c.ask(pool, "o0", vec![OsdOp::delete()]).result, 0);
     assert_eq!(c.ask(pool, "o0", vec![OsdOp::read(0, 0)]).result, -errno::ENOENT);
-    assert_eq!(c.ask(99, "o0", vec![OsdOp::stat()]).result, -errno::ENOENT, "a pool that there is not");
+    assert_eq!(
+        c.ask(99, "o0", vec![OsdOp::stat()]).result,
+        -errno::ENOENT,
+        "a pool that there is not"
+    );
 
     // One append after the other to each of some objects, while what serves them changes.
     let mut tids = Vec::new();
@@ -266,13 +318,18 @@ fn the_objecter_speaks_with_a_real_ceph() {
         match round {
             3 => drop(c.command(r#"{"prefix": "osd down", "ids": ["0"]}"#)),
             8 => drop(c.command(r#"{"prefix": "osd out", "ids": ["1"]}"#)),
-            13 => drop(c.command(r#"{"prefix": "osd pool set", "pool": "p", "var": "pg_num", "val": "16"}"#)),
+            13 => drop(c.command(
+                r#"{"prefix": "osd pool set", "pool": "p", "var": "pg_num", "val": "16"}"#,
+            )),
             18 => drop(c.command(r#"{"prefix": "osd down", "ids": ["1", "2"]}"#)),
             23 => drop(c.command(r#"{"prefix": "osd in", "ids": ["1"]}"#)),
             _ => c.step(),
         }
     }
-    let resent = tids.iter().filter(|t| c.objecter.place(**t).is_some_and(|(_, attempt)| attempt > 0)).count();
+    let resent = tids
+        .iter()
+        .filter(|t| c.objecter.place(**t).is_some_and(|(_, attempt)| attempt > 0))
+        .count();
     for reply in c.done("appends", &tids) {
         assert_eq!(reply.result, 0, "{reply:?}");
     }

@@ -13,7 +13,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
         "dump diff get <field>: dump diff of current and default config setting <field>",
     ),
     ("config get name=var,type=CephString", "config get <field>: get the config value"),
-    ("config help name=var,type=CephString,req=false", "get config setting schema and descriptions"),
+    (
+        "config help name=var,type=CephString,req=false",
+        "get config setting schema and descriptions",
+    ),
     (
         "config set name=var,type=CephString name=val,type=CephString,n=N",
         "config set <field> <val> [<val> ...]: set a config variable",
@@ -23,7 +26,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("get_command_descriptions", "list available commands"),
     ("git_version", "get git sha1"),
     ("help", "list available commands"),
-    ("injectargs name=injected_args,type=CephString,n=N", "inject configuration arguments into running daemon"),
+    (
+        "injectargs name=injected_args,type=CephString,n=N",
+        "inject configuration arguments into running daemon",
+    ),
     ("log dump", "dump recent log entries to log file"),
     ("log flush", "flush log entries to log file"),
     ("log reopen", "reopen log file"),
@@ -32,18 +38,20 @@ pub const COMMANDS: &[(&str, &str)] = &[
         "show heap usage info (available only if compiled with tcmalloc)",
     ),
     (
-        "perf histogram dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "perf histogram dump name=logger,type=CephString,req=false \
+            name=counter,type=CephString,req=false",
         "dump perf histogram values",
     ),
     (
-        "perf histogram schema name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "perf histogram schema name=logger,type=CephString,req=false \
+            name=counter,type=CephString,req=false",
         "dump perf histogram schema",
     ),
     ("version", "get ceph version"),
 ];
 
-/// A command's JSON: the first value in the text. What follows is left alone, as Ceph does: the rbd tool ends what it asks managers
-/// with a quotation mark too many.
+/// A command's JSON: the first value in the text. What follows is left alone, as Ceph does: the rbd
+/// tool ends what it asks managers with a quotation mark too many.
 ///
 /// # Errors
 /// What is wrong with the text, in words.
@@ -62,8 +70,9 @@ pub fn word_of(v: &Value) -> String {
     }
 }
 
-/// An argument as one text, a list's words with spaces between them: what a capability that names an argument compares. Commands take
-/// theirs by this or by [`word_of`], so that nothing of a list is seen by the one and not by the other.
+/// An argument as one text, a list's words with spaces between them: what a capability that names
+/// an argument compares. Commands take theirs by this or by [`word_of`], so that nothing of a list
+/// is seen by the one and not by the other.
 pub fn text_of(v: &Value) -> String {
     match v {
         Value::Array(list) => list.iter().map(word_of).collect::<Vec<_>>().join(" "),
@@ -110,11 +119,13 @@ impl From<Value> for Reply {
 /// Result of a command, or (positive errno, why).
 pub type Outcome = Result<Reply, (i32, String)>;
 
-/// What `perf dump` and `perf schema` show of `all`: the logger and counter asked for, or all. A logger or counter that
-/// there is not leaves nothing, as at Ceph's daemons.
+/// What `perf dump` and `perf schema` show of `all`: the logger and counter asked for, or all. A
+/// logger or counter that there is not leaves nothing, as at Ceph's daemons.
 pub fn chosen(all: Value, args: &Map<String, Value>) -> Value {
     let word = |key: &str| args.get(key).and_then(Value::as_str).filter(|w| !w.is_empty());
-    let (Value::Object(mut loggers), Some(logger)) = (all.clone(), word("logger")) else { return all };
+    let (Value::Object(mut loggers), Some(logger)) = (all.clone(), word("logger")) else {
+        return all;
+    };
     loggers.retain(|name, _| name == logger);
     if let (Some(counter), Some(Value::Object(rows))) = (word("counter"), loggers.get_mut(logger)) {
         rows.retain(|name, _| name == counter);
@@ -158,8 +169,11 @@ const MEMPOOLS: [&str; 29] = [
 /// The answer to `dump_mempools`: Ceph's pools, of which a daemon fills those that it counts.
 pub fn mempools(counted: &[(&str, usize)]) -> Value {
     let pool = |bytes: usize| json!({"items": u8::from(bytes > 0), "bytes": bytes});
-    let of = |name: &str| counted.iter().filter(|(n, _)| *n == name).map(|(_, bytes)| *bytes).sum::<usize>();
-    let rows: Map<String, Value> = MEMPOOLS.iter().map(|name| ((*name).to_owned(), pool(of(name)))).collect();
+    let of = |name: &str| {
+        counted.iter().filter(|(n, _)| *n == name).map(|(_, bytes)| *bytes).sum::<usize>()
+    };
+    let rows: Map<String, Value> =
+        MEMPOOLS.iter().map(|name| ((*name).to_owned(), pool(of(name)))).collect();
     json!({"mempool": {"by_pool": rows, "total": pool(counted.iter().map(|(_, bytes)| *bytes).sum::<usize>())}})
 }
 
@@ -177,7 +191,9 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
         _ => Err((errno::EINVAL, format!("{prefix}: argument '{key}' is missing"))),
     };
     let set = |settings: &mut Settings, name: &str, value: &str| {
-        let Some(o) = options::find(name) else { return Err((errno::ENOENT, options::unknown(name))) };
+        let Some(o) = options::find(name) else {
+            return Err((errno::ENOENT, options::unknown(name)));
+        };
         settings.set(Source::Override, name, value).map_err(|why| (errno::EINVAL, why))?;
         let note = match () {
             () if o.is_ignored() => "(has no effect in this version) ",
@@ -186,31 +202,43 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
         };
         Ok(format!("{} = '{}' {note}", o.name, settings.given(o.name).unwrap_or_default()))
     };
-    let no_such = |name: &str| (errno::ENOENT, format!("error getting '{name}': {}", options::unknown(name)));
+    let no_such =
+        |name: &str| (errno::ENOENT, format!("error getting '{name}': {}", options::unknown(name)));
     Some(match prefix {
         "0" => Ok(json!(2).into()),
         "version" => Ok(json!({
             "version": version::CEPH, "release": version::RELEASE, "release_type": "stable",
         })
         .into()),
-        "git_version" => Ok(json!({"git_version": concat!("spirula-", env!("CARGO_PKG_VERSION"))}).into()),
+        "git_version" => {
+            Ok(json!({"git_version": concat!("spirula-", env!("CARGO_PKG_VERSION"))}).into())
+        }
         "config show" => Ok(json!(settings.shown()).into()),
         "config diff" => Ok(json!({"diff": settings.diff()}).into()),
         "config diff get" => text("var").map(|name| {
             let name = options::normal_name(&name);
             let row = settings.diff().remove(&name);
-            json!({"diff": row.map(|r| Map::from_iter([(name, json!(r))])).unwrap_or_default()}).into()
+            json!({"diff": row.map(|r| Map::from_iter([(name, json!(r))])).unwrap_or_default()})
+                .into()
         }),
         "config get" => text("var").and_then(|name| match settings.get(&name) {
-            Some(v) => Ok(Value::Object(Map::from_iter([(options::normal_name(&name), v.into())])).into()),
+            Some(v) => {
+                Ok(Value::Object(Map::from_iter([(options::normal_name(&name), v.into())])).into())
+            }
             None => Err(no_such(&name)),
         }),
         "config help" => match text("var") {
-            Err(_) => Ok(json!({"options": known::all().iter().map(help).collect::<Value>()}).into()),
-            Ok(name) => options::find(&name).map(|o| json!({"option": help(o)}).into()).ok_or_else(|| no_such(&name)),
+            Err(_) => {
+                Ok(json!({"options": known::all().iter().map(help).collect::<Value>()}).into())
+            }
+            Ok(name) => options::find(&name)
+                .map(|o| json!({"option": help(o)}).into())
+                .ok_or_else(|| no_such(&name)),
         },
         "config set" => text("var").and_then(|name| {
-            text("val").and_then(|value| set(settings, &name, &value).map(|note| json!({ "success": note }).into()))
+            text("val").and_then(|value| {
+                set(settings, &name, &value).map(|note| json!({ "success": note }).into())
+            })
         }),
         "config unset" => text("var").and_then(|name| match options::find(&name) {
             None => Err(no_such(&name)),
@@ -219,15 +247,18 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
                 Ok(json!({}).into())
             }
         }),
-        "injectargs" => text("injected_args").and_then(|all| inject(&all, |name, value| set(settings, name, value))),
+        "injectargs" => text("injected_args")
+            .and_then(|all| inject(&all, |name, value| set(settings, name, value))),
         // Ceph's answer where it was built without its allocator; ours has no such orders either.
-        "heap" => {
-            Err((errno::EOPNOTSUPP, "this version's allocator is not tcmalloc: there are no heap orders".to_owned()))
-        }
+        "heap" => Err((
+            errno::EOPNOTSUPP,
+            "this version's allocator is not tcmalloc: there are no heap orders".to_owned(),
+        )),
         // Everything goes to stderr unbuffered: it is flushed.
         "log flush" => Ok(json!({}).into()),
         "log reopen" | "log dump" => {
-            let order = |log: &dyn log::Log| if prefix == "log dump" { log.dump() } else { log.reopen() };
+            let order =
+                |log: &dyn log::Log| if prefix == "log dump" { log.dump() } else { log.reopen() };
             match log::get().map_or_else(|| Err("this version has no log here".to_owned()), order) {
                 Ok(()) => Ok(json!({}).into()),
                 Err(why) => Err((errno::EOPNOTSUPP, why)),
@@ -251,7 +282,9 @@ fn inject(all: &str, mut set: impl FnMut(&str, &str) -> Result<String, (i32, Str
             Some((name, value)) => (name, value),
             None => match words.next_if(|w| !w.starts_with("--")) {
                 Some(value) => (option, value),
-                None => return Err((errno::EINVAL, format!("injectargs: '--{option}' has no value"))),
+                None => {
+                    return Err((errno::EINVAL, format!("injectargs: '--{option}' has no value")));
+                }
             },
         };
         // An unknown name is an argument that cannot be parsed.
@@ -260,13 +293,17 @@ fn inject(all: &str, mut set: impl FnMut(&str, &str) -> Result<String, (i32, Str
     Ok(Reply { value: json!({}), status })
 }
 
-/// An option as `config help` prints it, with Ceph's keys and types: a number's default is a number, a switch's a boolean.
+/// An option as `config help` prints it, with Ceph's keys and types: a number's default is a
+/// number, a switch's a boolean.
 pub fn help(o: &options::OptionDef) -> Value {
     let facts = known::facts(o.name).copied().unwrap_or_default();
-    let list = |text: &str| text.split(',').filter(|w| !w.is_empty()).map(Value::from).collect::<Value>();
+    let list =
+        |text: &str| text.split(',').filter(|w| !w.is_empty()).map(Value::from).collect::<Value>();
     let typed = |text: &str| match o.kind {
         options::Kind::Bool => Value::from(text == "true"),
-        options::Kind::Uint | options::Kind::Int => text.parse::<i64>().map_or_else(|_| text.into(), Value::from),
+        options::Kind::Uint | options::Kind::Int => {
+            text.parse::<i64>().map_or_else(|_| text.into(), Value::from)
+        }
         options::Kind::Float => text.parse::<f64>().map_or_else(|_| text.into(), Value::from),
         _ => text.into(),
     };
@@ -291,8 +328,8 @@ mod tests {
         run(prefix, args.as_object().unwrap(), s).unwrap().map(|r| r.value)
     }
 
-    /// Orders say what they changed: `config set` in its answer, `injectargs` on standard error; a wrong name is ENOENT to the
-    /// one and EINVAL to the other.
+    /// Orders say what they changed: `config set` in its answer, `injectargs` on standard error; a
+    /// wrong name is ENOENT to the one and EINVAL to the other.
     #[test]
     fn orders_say_what_they_changed() {
         let mut s = Settings::default();
@@ -300,21 +337,29 @@ mod tests {
         let reply = run("injectargs", args.as_object().unwrap(), &mut s).unwrap().unwrap();
         assert_eq!(reply.status, "osd_max_backfills = '3' osd_recovery_max_active = '5' ");
         assert_eq!(reply.value, json!({}));
-        let set = run_on(&mut s, "config set", &json!({"var": "osd-max-backfills", "val": "2"})).unwrap();
+        let set =
+            run_on(&mut s, "config set", &json!({"var": "osd-max-backfills", "val": "2"})).unwrap();
         assert_eq!(set, json!({"success": "osd_max_backfills = '2' "}));
-        assert_eq!(run_on(&mut s, "config set", &json!({"var": "no_such", "val": "2"})).unwrap_err().0, errno::ENOENT);
+        assert_eq!(
+            run_on(&mut s, "config set", &json!({"var": "no_such", "val": "2"})).unwrap_err().0,
+            errno::ENOENT
+        );
         assert_eq!(
             run_on(&mut s, "injectargs", &json!({"injected_args": "--no_such=3"})).unwrap_err().0,
             errno::EINVAL
         );
-        assert_eq!(run_on(&mut s, "heap", &json!({"heapcmd": "stats"})).unwrap_err().0, errno::EOPNOTSUPP);
+        assert_eq!(
+            run_on(&mut s, "heap", &json!({"heapcmd": "stats"})).unwrap_err().0,
+            errno::EOPNOTSUPP
+        );
     }
 
     /// A word of a list that is a number is a word: capabilities see it as well ([`text_of`]).
     #[test]
     fn no_word_of_a_list_is_skipped() {
         let mut s = Settings::default();
-        let args = json!({"injected_args": ["--osd_max_backfills", 3, "--osd_recovery_max_active", "5"]});
+        let args =
+            json!({"injected_args": ["--osd_max_backfills", 3, "--osd_recovery_max_active", "5"]});
         let reply = run("injectargs", args.as_object().unwrap(), &mut s).unwrap().unwrap();
         assert_eq!(reply.status, "osd_max_backfills = '3' osd_recovery_max_active = '5' ");
         assert_eq!(text_of(&json!(["a", 1, null, ["b"]])), r#"a 1 null ["b"]"#);
@@ -332,24 +377,37 @@ mod tests {
         );
     }
 
-    /// `config help` has the keys and types of a real 16.2.15: numbers and booleans where it has them.
+    /// `config help` has the keys and types of a real 16.2.15: numbers and booleans where it has
+    /// them.
     #[test]
     fn help_has_cephs_keys_and_types() {
         let mut s = Settings::default();
-        let mut of = |name: &str| run_on(&mut s, "config help", &json!({"var": name})).unwrap()["option"].clone();
-        let keys = "can_update_at_runtime daemon_default default desc flags level long_desc max min name see_also services tags type";
+        let mut of = |name: &str| {
+            run_on(&mut s, "config help", &json!({"var": name})).unwrap()["option"].clone()
+        };
+        let keys = "can_update_at_runtime daemon_default default desc flags level long_desc max \
+            min name see_also services tags type";
         let backfills = of("osd_max_backfills");
         let mut have: Vec<_> = backfills.as_object().unwrap().keys().cloned().collect();
         have.sort();
         assert_eq!(have.join(" "), keys);
-        assert!(backfills["default"].is_number() && backfills["flags"] == json!(["runtime"]), "{backfills}");
+        assert!(
+            backfills["default"].is_number() && backfills["flags"] == json!(["runtime"]),
+            "{backfills}"
+        );
         assert_eq!(of("mon_allow_pool_delete")["default"], json!(false));
         assert_eq!(
             (of("osd_scrub_begin_hour")["min"].clone(), of("osd_scrub_begin_hour")["max"].clone()),
             (json!(0), json!(23))
         );
-        assert_eq!(of("osd_op_queue")["enum_values"], json!(["wpq", "mclock_scheduler", "debug_random"]));
-        assert!(run_on(&mut s, "config help", &json!({})).unwrap()["options"].as_array().unwrap().len() > 2_350);
+        assert_eq!(
+            of("osd_op_queue")["enum_values"],
+            json!(["wpq", "mclock_scheduler", "debug_random"])
+        );
+        assert!(
+            run_on(&mut s, "config help", &json!({})).unwrap()["options"].as_array().unwrap().len()
+                > 2_350
+        );
     }
 
     #[test]
@@ -368,14 +426,25 @@ mod tests {
         run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": ["3"]})).unwrap();
         let got = run_on(&mut s, "config get", &json!({"var": "osd-max-backfills"})).unwrap();
         assert_eq!(got, json!({"osd_max_backfills": "3"}));
-        assert_eq!(run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"], "3");
-        run_on(&mut s, "injectargs", &json!({"injected_args": ["--osd-max-backfills 2", "--debug_osd=9/9"]})).unwrap();
+        assert_eq!(
+            run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"],
+            "3"
+        );
+        run_on(
+            &mut s,
+            "injectargs",
+            &json!({"injected_args": ["--osd-max-backfills 2", "--debug_osd=9/9"]}),
+        )
+        .unwrap();
         let shown = run_on(&mut s, "config show", &json!({})).unwrap();
         assert_eq!(
             (&shown["debug_osd"], &shown["name"], &shown["cluster"]),
             (&json!("9/9"), &json!(""), &json!("ceph"))
         );
-        assert_eq!(run_on(&mut s.clone().of("osd.7"), "config show", &json!({})).unwrap()["name"], "osd.7");
+        assert_eq!(
+            run_on(&mut s.clone().of("osd.7"), "config show", &json!({})).unwrap()["name"],
+            "osd.7"
+        );
         run_on(&mut s, "config unset", &json!({"var": "osd_max_backfills"})).unwrap();
         assert_eq!(s.get("osd_max_backfills"), Some("4"));
     }
@@ -397,19 +466,31 @@ mod tests {
         assert_eq!(s, Settings::default());
     }
 
-    /// What nothing here acts on is taken, and the answer says so; what there is none of is refused.
+    /// What nothing here acts on is taken, and the answer says so; what there is none of is
+    /// refused.
     #[test]
     fn what_does_nothing_says_so() {
         let mut s = Settings::default();
-        let note = run_on(&mut s, "config set", &json!({"var": "osd_memory_target", "val": "6442450944"})).unwrap();
+        let note =
+            run_on(&mut s, "config set", &json!({"var": "osd_memory_target", "val": "6442450944"}))
+                .unwrap();
         assert!(note["success"].as_str().unwrap().contains("no effect"), "{note}");
-        let note = run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": "3"})).unwrap();
+        let note =
+            run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": "3"})).unwrap();
         assert_eq!(note["success"], "osd_max_backfills = '3' ");
-        assert!(run_on(&mut s, "config help", &json!({"var": "debug_osd"})).unwrap().to_string().contains("(ignored)"));
+        assert!(
+            run_on(&mut s, "config help", &json!({"var": "debug_osd"}))
+                .unwrap()
+                .to_string()
+                .contains("(ignored)")
+        );
         // Whose process has said nothing of its log.
         for prefix in ["log dump", "log reopen"] {
             let (code, why) = run_on(&mut s, prefix, &json!({})).unwrap_err();
-            assert!(code == errno::EOPNOTSUPP && why.starts_with("this version "), "{prefix}: {why}");
+            assert!(
+                code == errno::EOPNOTSUPP && why.starts_with("this version "),
+                "{prefix}: {why}"
+            );
         }
     }
 

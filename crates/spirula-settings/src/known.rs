@@ -1,15 +1,17 @@
 //! The options that Ceph has and that nothing here acts on: known all the same.
 //!
-//! A tool that sets a harmless option of Ceph's must not fail because this version has no use for it. So every option of
-//! Ceph 16.2 (daemons' and manager modules') and those that 18.2 added are taken, checked by their type and bounds,
-//! handed to daemons and clients and shown; `config set` and `config help` say that they have no effect.
+//! A tool that sets a harmless option of Ceph's must not fail because this version has no use for
+//! it. So every option of Ceph 16.2 (daemons' and manager modules') and those that 18.2 added are
+//! taken, checked by their type and bounds, handed to daemons and clients and shown; `config set`
+//! and `config help` say that they have no effect.
 //!
-//! The list (`ceph-options.tsv`, by name) holds facts only, as a running 16.2.15 answers `config help`, 18.2.7's
-//! `ceph-conf` shows them, and the modules of both releases' managers declare them (those that no bare installation has,
-//! cephadm, dashboard and rook, too): name, type, level, default, whether it changes at run time, least and greatest value, values to
-//! choose from, flags, services, see also, tags, the daemons' own default, release. Of 18.2's additions only name,
-//! type and default are known. Where [`OPTIONS`](crate::options::OPTIONS) has an option of the same name, type, default
-//! and meaning are those of that table; the other facts are these.
+//! The list (`ceph-options.tsv`, by name) holds facts only, as a running 16.2.15 answers `config
+//! help`, 18.2.7's `ceph-conf` shows them, and the modules of both releases' managers declare them
+//! (those that no bare installation has, cephadm, dashboard and rook, too): name, type, level,
+//! default, whether it changes at run time, least and greatest value, values to choose from, flags,
+//! services, see also, tags, the daemons' own default, release. Of 18.2's additions only name, type
+//! and default are known. Where [`OPTIONS`](crate::options::OPTIONS) has an option of the same
+//! name, type, default and meaning are those of that table; the other facts are these.
 
 use crate::options::{Kind, Level, OPTIONS, OptionDef};
 use std::collections::BTreeMap;
@@ -17,7 +19,8 @@ use std::sync::OnceLock;
 
 const LIST: &str = include_str!("ceph-options.tsv");
 
-/// What Ceph says of an option beyond what [`OptionDef`] holds. Lists are separated by commas; empty where there is nothing.
+/// What Ceph says of an option beyond what [`OptionDef`] holds. Lists are separated by commas;
+/// empty where there is nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     /// Type, as Ceph names it.
@@ -41,7 +44,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// May the monitors' database not hold this option? It is one that finds the monitors, or that they must not change.
+    /// May the monitors' database not hold this option? It is one that finds the monitors, or that
+    /// they must not change.
     pub fn is_kept_out_of_monitors(&self) -> bool {
         self.flags.split(',').any(|f| f == "no_mon_update")
     }
@@ -50,7 +54,8 @@ impl Facts {
 /// The words of an option that nothing here reads.
 const IGNORED: &str = "an option of Ceph's that nothing in this version reads (ignored)";
 /// The same for the options of manager modules.
-const IGNORED_MODULE: &str = "an option of one of Ceph's manager modules, which this version does not have (ignored)";
+const IGNORED_MODULE: &str =
+    "an option of one of Ceph's manager modules, which this version does not have (ignored)";
 
 struct Table {
     options: Vec<OptionDef>,
@@ -65,9 +70,17 @@ fn table() -> &'static Table {
         for line in LIST.lines() {
             let mut fields = line.split('\t');
             let mut next = || fields.next().unwrap_or_default();
-            let (name, kind, level, default, runtime) = (next(), next(), next(), next(), next() == "r");
+            let (name, kind, level, default, runtime) =
+                (next(), next(), next(), next(), next() == "r");
             let desc = if name.starts_with("mgr/") { IGNORED_MODULE } else { IGNORED };
-            let option = OptionDef { name, kind: kind_of(kind), level: level_of(level), default, runtime, desc };
+            let option = OptionDef {
+                name,
+                kind: kind_of(kind),
+                level: level_of(level),
+                default,
+                runtime,
+                desc,
+            };
             by_name.insert(name, option);
             let fact = Facts {
                 kind,
@@ -130,13 +143,18 @@ mod tests {
         for line in LIST.lines() {
             assert_eq!(line.split('\t').count(), 14, "{line}");
         }
-        assert!(all().len() > 2_350 && all().is_sorted_by(|a, b| a.name < b.name), "{}", all().len());
+        assert!(
+            all().len() > 2_350 && all().is_sorted_by(|a, b| a.name < b.name),
+            "{}",
+            all().len()
+        );
         for o in all().iter().filter(|o| !o.default.is_empty()) {
             o.normalise(o.default).unwrap_or_else(|why| panic!("{}: {why}", o.name));
         }
     }
 
-    /// Names of both releases and of manager modules are known and say that they do nothing; our own keep their meaning.
+    /// Names of both releases and of manager modules are known and say that they do nothing; our
+    /// own keep their meaning.
     #[test]
     fn options_of_both_releases_are_known_and_marked() {
         for name in [
@@ -150,7 +168,10 @@ mod tests {
             "mgr/telemetry/channel_perf",
             "rgw_max_objs_per_shard",
         ] {
-            assert!(find(name).is_some_and(|o| o.is_ignored() || o.name.starts_with("mds")), "{name}");
+            assert!(
+                find(name).is_some_and(|o| o.is_ignored() || o.name.starts_with("mds")),
+                "{name}"
+            );
         }
         assert!(find("osd_scrub_slow_reservation_response").is_some(), "of 18.2");
         assert!(find("bluestore fail-eio").is_some(), "dashes and spaces");
@@ -172,7 +193,11 @@ mod tests {
     #[test]
     fn bounds_and_choices_are_those_of_ceph() {
         let bad = |name: &str, value: &str| find(name).unwrap().normalise(value).unwrap_err();
-        assert!(bad("osd_scrub_begin_hour", "24").contains("0 to 23"), "{}", bad("osd_scrub_begin_hour", "24"));
+        assert!(
+            bad("osd_scrub_begin_hour", "24").contains("0 to 23"),
+            "{}",
+            bad("osd_scrub_begin_hour", "24")
+        );
         assert!(bad("osd_op_queue", "lifo").contains("wpq"), "{}", bad("osd_op_queue", "lifo"));
         assert_eq!(find("bluestore_throttle_bytes").unwrap().normalise("4K").unwrap(), "4096");
         assert_eq!(find("osd_max_write_size").unwrap().normalise("1K").unwrap(), "1024");

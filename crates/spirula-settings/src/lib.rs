@@ -6,12 +6,16 @@
 //! * [`absent`] — the commands of Ceph's manager modules, which are refused by name
 //! * [`managers`] — the commands of Ceph's manager that the monitors serve here
 //! * [`log`] — what may be ordered of the process's log
-//! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
+//! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush`
+//!   …)
 //!
 //! It reads no file and no environment: the process that starts a daemon does, and hands the
 //! values over.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")
+)]
 
 pub mod absent;
 pub mod common;

@@ -1,10 +1,12 @@
-//! The process's log, for the orders about it that every daemon understands. The log itself is the process's matter.
+//! The process's log, for the orders about it that every daemon understands. The log itself is the
+//! process's matter.
 
 use std::sync::OnceLock;
 
 /// What may be ordered of a log.
 pub trait Log: Send + Sync {
-    /// Goes on in the file of the log's name, which is made if it is not there: somebody has given the old one another name.
+    /// Goes on in the file of the log's name, which is made if it is not there: somebody has given
+    /// the old one another name.
     ///
     /// # Errors
     /// Why not; it goes on as before then.

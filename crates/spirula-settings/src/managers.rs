@@ -1,21 +1,25 @@
 //! Commands that Ceph's manager serves and that the monitors serve here: known to both.
 //!
-//! With Ceph they can be asked of the manager, by whose capabilities it then goes, and of a monitor, by whose it goes then. Here the
-//! monitors do them either way: a monitor that is asked, or the manager on behalf of who asked it. So both read this table: the manager
-//! to know what it passes on, the monitor to know what it takes from a manager, and by which capabilities else it may be asked. The list
-//! (`managers-commands.tsv`: the module of Ceph's manager that serves it, `-` for none; the part of the capabilities it belongs to; the
-//! right it needs there; its signature) holds facts only, as a 16.2.15 describes its commands.
+//! With Ceph they can be asked of the manager, by whose capabilities it then goes, and of a
+//! monitor, by whose it goes then. Here the monitors do them either way: a monitor that is asked,
+//! or the manager on behalf of who asked it. So both read this table: the manager to know what it
+//! passes on, the monitor to know what it takes from a manager, and by which capabilities else it
+//! may be asked. The list (`managers-commands.tsv`: the module of Ceph's manager that serves it,
+//! `-` for none; the part of the capabilities it belongs to; the right it needs there; its
+//! signature) holds facts only, as a 16.2.15 describes its commands.
 
 use crate::absent::AbsentCommand;
 
 const LIST: &str = include_str!("managers-commands.tsv");
 
-/// A command of the manager's that the monitors do. Its module is empty for those that the manager serves itself.
+/// A command of the manager's that the monitors do. Its module is empty for those that the manager
+/// serves itself.
 pub type ManagersCommand = AbsentCommand;
 
 /// All of them.
 pub fn commands() -> impl Iterator<Item = ManagersCommand> {
-    crate::absent::lines(LIST).map(|c| ManagersCommand { module: c.module.trim_start_matches('-'), ..c })
+    crate::absent::lines(LIST)
+        .map(|c| ManagersCommand { module: c.module.trim_start_matches('-'), ..c })
 }
 
 /// The one whose words are `prefix`.

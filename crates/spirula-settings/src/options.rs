@@ -1,8 +1,9 @@
 //! The options that `ceph config` knows here: name, type, level, default, meaning.
 //!
-//! Names, types and defaults are Ceph's (16.2), save where an option says so, so that scripts and habits carry over; the
-//! list holds those that are in common use or that a Ceph client asks its monitor for.
-//! Options we accept but do not act on say so with `(ignored)`. The rest of Ceph's options stands in [`known`].
+//! Names, types and defaults are Ceph's (16.2), save where an option says so, so that scripts and
+//! habits carry over; the list holds those that are in common use or that a Ceph client asks its
+//! monitor for. Options we accept but do not act on say so with `(ignored)`. The rest of Ceph's
+//! options stands in [`known`].
 
 use crate::known;
 use std::borrow::Cow;
@@ -93,7 +94,8 @@ pub struct OptionDef {
 pub fn find(name: &str) -> Option<&'static OptionDef> {
     // Daemons ask for values all the time, and by the normal name.
     let normal = name.bytes().all(|b| b == b'_' || b == b'/' || b.is_ascii_alphanumeric());
-    let (name, all) = (if normal { Cow::Borrowed(name) } else { Cow::Owned(normal_name(name)) }, known::all());
+    let (name, all) =
+        (if normal { Cow::Borrowed(name) } else { Cow::Owned(normal_name(name)) }, known::all());
     all.binary_search_by(|o| o.name.cmp(&name)).ok().and_then(|i| all.get(i))
 }
 
@@ -165,9 +167,13 @@ impl OptionDef {
             Kind::Str => self.normal_text(value).ok_or_else(bad)?,
             Kind::Addr => value.to_owned(),
             Kind::Uuid => normal_uuid(v).ok_or_else(bad)?,
-            Kind::Uint => parse_count(v).and_then(|n| u64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
+            Kind::Uint => {
+                parse_count(v).and_then(|n| u64::try_from(n).ok()).ok_or_else(bad)?.to_string()
+            }
             Kind::Millisecs => v.parse::<u64>().map_err(|_| bad())?.to_string(),
-            Kind::Int => parse_count(v).and_then(|n| i64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
+            Kind::Int => {
+                parse_count(v).and_then(|n| i64::try_from(n).ok()).ok_or_else(bad)?.to_string()
+            }
             Kind::Size => parse_size(v).ok_or_else(bad)?.to_string(),
             Kind::Float => {
                 let f: f64 = v.parse().map_err(|_| bad())?;
@@ -188,8 +194,9 @@ impl OptionDef {
         Ok(value)
     }
 
-    /// The normal form of a value that was stored, perhaps by an older version, which had other types of some options: seconds were fractions,
-    /// of which a part of a second counts as a whole one. What has none (`config set --force`) stays as it is.
+    /// The normal form of a value that was stored, perhaps by an older version, which had other
+    /// types of some options: seconds were fractions, of which a part of a second counts as a whole
+    /// one. What has none (`config set --force`) stays as it is.
     pub fn of_stored<'a>(&self, value: &'a str) -> Cow<'a, str> {
         let whole_seconds = || {
             let (whole, part) = value.split_once('.').filter(|_| self.kind == Kind::Secs)?;
@@ -211,7 +218,9 @@ impl OptionDef {
             return format!("one of {}", facts.choices.replace(',', ", "));
         }
         let kind = match self.kind {
-            Kind::Str if self.name == "rbd_default_features" => "features' names with commas between, or their number",
+            Kind::Str if self.name == "rbd_default_features" => {
+                "features' names with commas between, or their number"
+            }
             Kind::Str | Kind::Addr => "a text",
             Kind::Uint => "a whole number, such as 4 or 4K, of 0 or more",
             Kind::Int => "a whole number, such as 4, -1 or 4K",
@@ -220,7 +229,9 @@ impl OptionDef {
             Kind::Bool => "true or false",
             Kind::Secs => "seconds, such as 90, 5m or 1h 30m",
             Kind::Millisecs => "milliseconds, such as 500",
-            Kind::Uuid => "32 hexadecimal digits in groups of 8, 4, 4, 4 and 12 with dashes between",
+            Kind::Uuid => {
+                "32 hexadecimal digits in groups of 8, 4, 4, 4 and 12 with dashes between"
+            }
         };
         let range = match (facts.min, facts.max) {
             _ if self.kind == Kind::Str => String::new(),
@@ -232,25 +243,33 @@ impl OptionDef {
         format!("{kind}{range}")
     }
 
-    /// The form in which Ceph stores a text that means something: images' features are a number, and a name that no pool of images can have
-    /// stands for the usual one.
+    /// The form in which Ceph stores a text that means something: images' features are a number,
+    /// and a name that no pool of images can have stands for the usual one.
     fn normal_text(&self, value: &str) -> Option<String> {
         match self.name {
             "rbd_default_features" => image_features(value).map(|bits| bits.to_string()),
-            "rbd_default_pool" | "rbd_default_data_pool" if value.contains(['/', '@']) => Some(self.default.to_owned()),
+            "rbd_default_pool" | "rbd_default_data_pool" if value.contains(['/', '@']) => {
+                Some(self.default.to_owned())
+            }
             "rbd_default_pool" if value.is_empty() => Some(self.default.to_owned()),
             _ => Some(value.to_owned()),
         }
     }
 
-    /// Holds `value` against the bounds and choices that Ceph names. None is a choice only where it is the usual one.
+    /// Holds `value` against the bounds and choices that Ceph names. None is a choice only where it
+    /// is the usual one.
     fn check_bounds(&self, value: &str) -> Result<(), String> {
         let Some(f) = known::facts(self.name) else { return Ok(()) };
         let none = value.is_empty() && self.default.is_empty();
         if !f.choices.is_empty() && !none && !f.choices.split(',').any(|c| c == value) {
-            return Err(format!("error parsing value: '{value}' is not one of {}", f.choices.replace(',', ", ")));
+            return Err(format!(
+                "error parsing value: '{value}' is not one of {}",
+                f.choices.replace(',', ", ")
+            ));
         }
-        let (Ok(n), is_text) = (value.parse::<f64>(), self.kind == Kind::Str) else { return Ok(()) };
+        let (Ok(n), is_text) = (value.parse::<f64>(), self.kind == Kind::Str) else {
+            return Ok(());
+        };
         let (min, max) = (f.min.parse::<f64>().ok(), f.max.parse::<f64>().ok());
         if is_text || (min.is_none_or(|m| n >= m) && max.is_none_or(|m| n <= m)) {
             return Ok(());
@@ -281,7 +300,8 @@ fn parse_count(v: &str) -> Option<i128> {
     number.parse::<i128>().ok()?.checked_mul(factor)
 }
 
-/// `64K`, `4M`, `4Mi`, `4MiB`, `1G`… as bytes: every unit is a power of 1024, with an `i` or without, as Ceph takes sizes.
+/// `64K`, `4M`, `4Mi`, `4MiB`, `1G`… as bytes: every unit is a power of 1024, with an `i` or
+/// without, as Ceph takes sizes.
 pub fn parse_size(v: &str) -> Option<u64> {
     let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
     let (number, unit) = v.split_at(digits);
@@ -302,8 +322,8 @@ pub fn parse_size(v: &str) -> Option<u64> {
     if known { number.parse::<u64>().ok()?.checked_mul(1 << shift) } else { None }
 }
 
-/// Features of block images that somebody may choose, each with its bit. Those below are librbd's own, which nobody chooses: they are
-/// known, and stand for nothing.
+/// Features of block images that somebody may choose, each with its bit. Those below are librbd's
+/// own, which nobody chooses: they are known, and stand for nothing.
 const IMAGE_FEATURES: [(&str, u64); 8] = [
     ("layering", 1),
     ("striping", 2),
@@ -314,7 +334,8 @@ const IMAGE_FEATURES: [(&str, u64); 8] = [
     ("journaling", 64),
     ("data-pool", 128),
 ];
-const IMAGE_FEATURES_INTERNAL: [&str; 4] = ["operations", "migrating", "non-primary", "dirty-cache"];
+const IMAGE_FEATURES_INTERNAL: [&str; 4] =
+    ["operations", "migrating", "non-primary", "dirty-cache"];
 /// Those of new images where none is named.
 const IMAGE_FEATURES_USUAL: u64 = 61;
 
@@ -336,7 +357,9 @@ fn image_features(text: &str) -> Option<u64> {
 
 /// A UUID in small letters.
 fn normal_uuid(text: &str) -> Option<String> {
-    let well = |(i, c): (usize, u8)| if matches!(i, 8 | 13 | 18 | 23) { c == b'-' } else { c.is_ascii_hexdigit() };
+    let well = |(i, c): (usize, u8)| {
+        if matches!(i, 8 | 13 | 18 | 23) { c == b'-' } else { c.is_ascii_hexdigit() }
+    };
     (text.len() == 36 && text.bytes().enumerate().all(well)).then(|| text.to_ascii_lowercase())
 }
 
@@ -372,19 +395,32 @@ pub fn parse_secs(v: &str) -> Option<u64> {
     Some(sum)
 }
 
-const fn o(name: &'static str, kind: Kind, level: Level, default: &'static str, desc: &'static str) -> OptionDef {
+const fn o(
+    name: &'static str,
+    kind: Kind,
+    level: Level,
+    default: &'static str,
+    desc: &'static str,
+) -> OptionDef {
     OptionDef { name, kind, level, default, runtime: true, desc }
 }
 
 /// As [`o`], for options that need a restart.
-const fn r(name: &'static str, kind: Kind, level: Level, default: &'static str, desc: &'static str) -> OptionDef {
+const fn r(
+    name: &'static str,
+    kind: Kind,
+    level: Level,
+    default: &'static str,
+    desc: &'static str,
+) -> OptionDef {
     OptionDef { name, kind, level, default, runtime: false, desc }
 }
 
 use Kind::{Addr, Bool, Float, Int, Millisecs, Secs, Size, Str, Uint, Uuid};
 use Level::{Advanced, Basic, Dev};
 
-/// The options that mean something here, or that an older version knew, by name; [`known::all`] has every one.
+/// The options that mean something here, or that an older version knew, by name; [`known::all`] has
+/// every one.
 pub const OPTIONS: &[OptionDef] = &[
     r(
         "auth_allow_insecure_global_id_reclaim",
@@ -410,13 +446,31 @@ pub const OPTIONS: &[OptionDef] = &[
         "snappy",
         "compression used where a pool does not say (ignored)",
     ),
-    o("bluestore_compression_mode", Str, Advanced, "none", "when to compress where a pool does not say (ignored)"),
+    o(
+        "bluestore_compression_mode",
+        Str,
+        Advanced,
+        "none",
+        "when to compress where a pool does not say (ignored)",
+    ),
     o("client_cache_size", Size, Basic, "16384", "inodes a file system client keeps"),
     o("client_mount_timeout", Secs, Advanced, "300", "seconds to wait for a mount"),
     r("cluster_addr", Addr, Basic, "-", "address for traffic between OSDs"),
     r("cluster_network", Str, Advanced, "", "networks for traffic between OSDs"),
-    o("clog_to_monitors", Str, Advanced, "default=true", "send the cluster log to the monitors (ignored)"),
-    r("crush_location", Str, Advanced, "", "where an OSD is in the CRUSH tree, as 'root=default rack=r1 host=h1'"),
+    o(
+        "clog_to_monitors",
+        Str,
+        Advanced,
+        "default=true",
+        "send the cluster log to the monitors (ignored)",
+    ),
+    r(
+        "crush_location",
+        Str,
+        Advanced,
+        "",
+        "where an OSD is in the CRUSH tree, as 'root=default rack=r1 host=h1'",
+    ),
     o("debug_client", Str, Dev, "0/5", "debug level of file system clients"),
     o("debug_mds", Str, Dev, "1/5", "debug level of metadata servers"),
     o("debug_mgr", Str, Dev, "2/5", "debug level of managers (ignored)"),
@@ -434,9 +488,27 @@ pub const OPTIONS: &[OptionDef] = &[
     o("log_file", Str, Basic, "", "file for log messages (ignored)"),
     o("log_to_stderr", Bool, Basic, "true", "log messages go to stderr (ignored)"),
     o("mds_cache_memory_limit", Size, Basic, "4294967296", "memory a metadata server aims at"),
-    o("mds_beacon_grace", Float, Advanced, "15.000000", "seconds after which a silent metadata server is replaced"),
-    o("mds_beacon_interval", Float, Advanced, "4.000000", "seconds between beacons of a metadata server"),
-    o("mgr_stats_period", Int, Basic, "5", "seconds between a daemon's reports to the manager (ignored)"),
+    o(
+        "mds_beacon_grace",
+        Float,
+        Advanced,
+        "15.000000",
+        "seconds after which a silent metadata server is replaced",
+    ),
+    o(
+        "mds_beacon_interval",
+        Float,
+        Advanced,
+        "4.000000",
+        "seconds between beacons of a metadata server",
+    ),
+    o(
+        "mgr_stats_period",
+        Int,
+        Basic,
+        "5",
+        "seconds between a daemon's reports to the manager (ignored)",
+    ),
     o(
         "target_max_misplaced_ratio",
         Float,
@@ -469,18 +541,54 @@ pub const OPTIONS: &[OptionDef] = &[
         "seconds without an answer after which it goes to another (Ceph's clients: 30)",
     ),
     r("mon_cluster_log_file", Str, Advanced, "", "file for the cluster log (ignored)"),
-    o("mon_clock_drift_allowed", Float, Advanced, "0.050000", "seconds by which monitors' clocks may differ"),
+    o(
+        "mon_clock_drift_allowed",
+        Float,
+        Advanced,
+        "0.050000",
+        "seconds by which monitors' clocks may differ",
+    ),
     r("mon_data", Str, Advanced, "", "directory of the monitor's store"),
-    o("mon_data_avail_crit", Int, Advanced, "5", "per cent of a monitor's disk: with no more free, health is an error"),
-    o("mon_data_avail_warn", Int, Advanced, "30", "per cent of a monitor's disk: with no more free, health warns"),
+    o(
+        "mon_data_avail_crit",
+        Int,
+        Advanced,
+        "5",
+        "per cent of a monitor's disk: with no more free, health is an error",
+    ),
+    o(
+        "mon_data_avail_warn",
+        Int,
+        Advanced,
+        "30",
+        "per cent of a monitor's disk: with no more free, health warns",
+    ),
     r("mon_host", Str, Basic, "", "addresses of the monitors"),
-    r("mon_dns_srv_name", Str, Advanced, "ceph-mon", "name of the DNS SRV records that list the monitors"),
+    r(
+        "mon_dns_srv_name",
+        Str,
+        Advanced,
+        "ceph-mon",
+        "name of the DNS SRV records that list the monitors",
+    ),
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors (ignored)"),
     o("mon_max_osd", Int, Advanced, "10000", "most OSDs that there is room for in the map"),
-    o("mon_mds_blocklist_interval", Float, Dev, "86400.000000", "seconds that a failed metadata server is blocklisted"),
+    o(
+        "mon_mds_blocklist_interval",
+        Float,
+        Dev,
+        "86400.000000",
+        "seconds that a failed metadata server is blocklisted",
+    ),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
-    o("mon_reweight_max_change", Float, Advanced, "0.050000", "largest change of a weight by reweight-by-…"),
+    o(
+        "mon_reweight_max_change",
+        Float,
+        Advanced,
+        "0.050000",
+        "largest change of a weight by reweight-by-…",
+    ),
     o("mon_reweight_max_osds", Uint, Advanced, "4", "most OSDs that reweight-by-… changes"),
     o(
         "mon_reweight_min_bytes_per_osd",
@@ -489,8 +597,20 @@ pub const OPTIONS: &[OptionDef] = &[
         "104857600",
         "space an OSD must have for reweight-by-utilization",
     ),
-    o("mon_reweight_min_pgs_per_osd", Uint, Advanced, "10", "PGs an OSD must have for reweight-by-pg"),
-    o("mon_min_osdmap_epochs", Uint, Advanced, "500", "OSD map epochs kept though nobody needs them"),
+    o(
+        "mon_reweight_min_pgs_per_osd",
+        Uint,
+        Advanced,
+        "10",
+        "PGs an OSD must have for reweight-by-pg",
+    ),
+    o(
+        "mon_min_osdmap_epochs",
+        Uint,
+        Advanced,
+        "500",
+        "OSD map epochs kept though nobody needs them",
+    ),
     o(
         "mon_osd_adjust_down_out_interval",
         Bool,
@@ -513,7 +633,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "an OSD marked out by itself is in again when it comes up",
     ),
     o("mon_osd_auto_mark_in", Bool, Advanced, "false", "every OSD that comes up is marked in"),
-    o("mon_osd_auto_mark_new_in", Bool, Advanced, "true", "a new OSD is marked in when it first comes up"),
+    o(
+        "mon_osd_auto_mark_new_in",
+        Bool,
+        Advanced,
+        "true",
+        "a new OSD is marked in when it first comes up",
+    ),
     o(
         "mon_osd_blacklist_default_expire",
         Float,
@@ -528,7 +654,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "3600.000000",
         "seconds a client is shut out if the command does not say",
     ),
-    o("mon_osd_down_out_interval", Int, Advanced, "600", "seconds an OSD may be down before it is marked out"),
+    o(
+        "mon_osd_down_out_interval",
+        Int,
+        Advanced,
+        "600",
+        "seconds an OSD may be down before it is marked out",
+    ),
     o(
         "mon_osd_down_out_subtree_limit",
         Str,
@@ -536,8 +668,20 @@ pub const OPTIONS: &[OptionDef] = &[
         "rack",
         "a whole subtree of this type that is down is not marked out",
     ),
-    o("mon_osd_laggy_halflife", Int, Advanced, "3600", "seconds after which an OSD's past counts half"),
-    o("mon_osd_laggy_max_interval", Int, Advanced, "300", "most seconds that a wrong down mark counts"),
+    o(
+        "mon_osd_laggy_halflife",
+        Int,
+        Advanced,
+        "3600",
+        "seconds after which an OSD's past counts half",
+    ),
+    o(
+        "mon_osd_laggy_max_interval",
+        Int,
+        Advanced,
+        "300",
+        "most seconds that a wrong down mark counts",
+    ),
     o("mon_osd_laggy_weight", Float, Advanced, "0.300000", "weight of the newest wrong down mark"),
     o(
         "mon_osd_full_ratio",
@@ -553,7 +697,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.900000",
         "use above which a new cluster's OSDs take no backfill (ignored)",
     ),
-    o("mon_osd_nearfull_ratio", Float, Advanced, "0.850000", "use above which health warns in a new cluster (ignored)"),
+    o(
+        "mon_osd_nearfull_ratio",
+        Float,
+        Advanced,
+        "0.850000",
+        "use above which health warns in a new cluster (ignored)",
+    ),
     o("mon_osd_min_down_reporters", Uint, Advanced, "2", "reporters needed to mark an OSD down"),
     o(
         "mon_osd_min_in_ratio",
@@ -562,11 +712,35 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.750000",
         "no OSD is marked out by itself below this share of in OSDs",
     ),
-    o("mon_osd_min_up_ratio", Float, Advanced, "0.300000", "no OSD is marked down below this share of up OSDs"),
-    o("mon_osd_report_timeout", Int, Advanced, "900", "seconds without a sign of life before an OSD is marked down"),
-    o("mon_osd_reporter_subtree_level", Str, Advanced, "host", "reporters within one subtree of this type count once"),
+    o(
+        "mon_osd_min_up_ratio",
+        Float,
+        Advanced,
+        "0.300000",
+        "no OSD is marked down below this share of up OSDs",
+    ),
+    o(
+        "mon_osd_report_timeout",
+        Int,
+        Advanced,
+        "900",
+        "seconds without a sign of life before an OSD is marked down",
+    ),
+    o(
+        "mon_osd_reporter_subtree_level",
+        Str,
+        Advanced,
+        "host",
+        "reporters within one subtree of this type count once",
+    ),
     o("mon_pg_warn_min_per_osd", Uint, Advanced, "0", "fewer PGs per OSD than this warn (ignored)"),
-    o("mon_target_pg_per_osd", Uint, Advanced, "100", "PGs per OSD the autoscaler aims at (ignored)"),
+    o(
+        "mon_target_pg_per_osd",
+        Uint,
+        Advanced,
+        "100",
+        "PGs per OSD the autoscaler aims at (ignored)",
+    ),
     o(
         "mon_warn_on_insecure_global_id_reclaim",
         Bool,
@@ -602,7 +776,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.500000",
         "share of the scrub max interval by which a PG may be late; 0 for no warning",
     ),
-    o("mon_warn_on_osd_down_out_interval_zero", Bool, Advanced, "true", "warn when down OSDs are never marked out"),
+    o(
+        "mon_warn_on_osd_down_out_interval_zero",
+        Bool,
+        Advanced,
+        "true",
+        "warn when down OSDs are never marked out",
+    ),
     o(
         "mon_crush_min_required_version",
         Str,
@@ -624,14 +804,27 @@ pub const OPTIONS: &[OptionDef] = &[
         "true",
         "warn of a CRUSH map with straw_calc_version 0",
     ),
-    o("mon_warn_on_pool_no_app", Bool, Dev, "true", "warn about pools without an application (ignored)"),
-    o("mon_warn_on_pool_no_redundancy", Bool, Advanced, "true", "warn about pools with a single copy (ignored)"),
+    o(
+        "mon_warn_on_pool_no_app",
+        Bool,
+        Dev,
+        "true",
+        "warn about pools without an application (ignored)",
+    ),
+    o(
+        "mon_warn_on_pool_no_redundancy",
+        Bool,
+        Advanced,
+        "true",
+        "warn about pools with a single copy (ignored)",
+    ),
     o(
         "mon_warn_on_slow_ping_ratio",
         Float,
         Advanced,
         "0.050000",
-        "heartbeats that take this share of osd_heartbeat_grace, and a second or more, count as slow",
+        "heartbeats that take this share of osd_heartbeat_grace, and a second or more, count as \
+            slow",
     ),
     o(
         "mon_warn_on_slow_ping_time",
@@ -650,12 +843,24 @@ pub const OPTIONS: &[OptionDef] = &[
     r("ms_mon_cluster_mode", Str, Basic, "secure crc", "connection modes between monitors"),
     r("ms_mon_service_mode", Str, Basic, "secure crc", "connection modes monitors offer"),
     r("ms_service_mode", Str, Basic, "crc secure", "connection modes servers offer"),
-    o("objecter_inflight_op_bytes", Size, Advanced, "104857600", "most bytes in flight from one client"),
+    o(
+        "objecter_inflight_op_bytes",
+        Size,
+        Advanced,
+        "104857600",
+        "most bytes in flight from one client",
+    ),
     o("objecter_inflight_ops", Uint, Advanced, "1024", "most operations in flight from one client"),
     o("osd_backfill_scan_max", Int, Advanced, "512", "most objects per backfill scan (ignored)"),
     o("osd_backfill_scan_min", Int, Advanced, "64", "least objects per backfill scan (ignored)"),
     o("osd_client_message_cap", Uint, Advanced, "256", "client messages held at once (ignored)"),
-    o("osd_client_message_size_cap", Size, Advanced, "524288000", "bytes of client messages held at once (ignored)"),
+    o(
+        "osd_client_message_size_cap",
+        Size,
+        Advanced,
+        "524288000",
+        "bytes of client messages held at once (ignored)",
+    ),
     o("osd_client_op_priority", Uint, Advanced, "63", "priority of client operations (ignored)"),
     o(
         "osd_client_watch_timeout",
@@ -668,21 +873,41 @@ pub const OPTIONS: &[OptionDef] = &[
         "osd_class_default_list",
         Str,
         Advanced,
-        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version cas cmpomap queue 2pc_queue fifo",
+        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version \
+            cas cmpomap queue 2pc_queue fifo",
         "object classes that a plain x in a capability covers; * for all",
     ),
     r(
         "osd_class_load_list",
         Str,
         Advanced,
-        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version cas cmpomap queue 2pc_queue fifo",
+        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version \
+            cas cmpomap queue 2pc_queue fifo",
         "object classes that may be called; * for all that there are",
     ),
     r("osd_class", Str, Advanced, "", "device class of an OSD; empty to find it out"),
-    r("osd_crush_chooseleaf_type", Int, Dev, "1", "failure domain of the first CRUSH rule, by type number (ignored)"),
-    r("osd_crush_update_on_start", Bool, Advanced, "true", "OSDs put themselves at their CRUSH place when they start"),
+    r(
+        "osd_crush_chooseleaf_type",
+        Int,
+        Dev,
+        "1",
+        "failure domain of the first CRUSH rule, by type number (ignored)",
+    ),
+    r(
+        "osd_crush_update_on_start",
+        Bool,
+        Advanced,
+        "true",
+        "OSDs put themselves at their CRUSH place when they start",
+    ),
     r("osd_data", Str, Advanced, "", "directory of an OSD's store"),
-    o("osd_deep_scrub_interval", Float, Advanced, "604800.000000", "seconds between deep scrubs of a PG"),
+    o(
+        "osd_deep_scrub_interval",
+        Float,
+        Advanced,
+        "604800.000000",
+        "seconds between deep scrubs of a PG",
+    ),
     o(
         "osd_deep_scrub_large_omap_object_key_threshold",
         Uint,
@@ -712,14 +937,22 @@ pub const OPTIONS: &[OptionDef] = &[
         "true",
         "report an OSD whose port refuses connections at once",
     ),
-    // Ceph: 20. OSDs ping each other four times a second here, on connections that carry nothing else.
-    o("osd_heartbeat_grace", Int, Advanced, "4", "most seconds of silence before an OSD is reported"),
+    // Ceph: 20. OSDs ping each other four times a second here, on connections that carry nothing
+    // else.
+    o(
+        "osd_heartbeat_grace",
+        Int,
+        Advanced,
+        "4",
+        "most seconds of silence before an OSD is reported",
+    ),
     o(
         "osd_heartbeat_min_grace",
         Float,
         Advanced,
         "1.000000",
-        "least seconds of silence before an OSD is reported, however regular its answers were; osd_heartbeat_grace or more: only that counts",
+        "least seconds of silence before an OSD is reported, however regular its answers were; \
+            osd_heartbeat_grace or more: only that counts",
     ),
     o(
         "osd_heartbeat_min_healthy_ratio",
@@ -735,9 +968,27 @@ pub const OPTIONS: &[OptionDef] = &[
         "2000",
         "bytes that heartbeats are filled up to, as large as the network's larger frames",
     ),
-    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: two to four times a second)"),
-    o("osd_max_backfills", Uint, Advanced, "4", "PGs that recover at once, as primary and as target each"),
-    o("osd_max_markdown_count", Int, Advanced, "5", "times an OSD lets itself be marked down before it stops"),
+    o(
+        "osd_heartbeat_interval",
+        Int,
+        Dev,
+        "6",
+        "seconds between heartbeats (ignored: two to four times a second)",
+    ),
+    o(
+        "osd_max_backfills",
+        Uint,
+        Advanced,
+        "4",
+        "PGs that recover at once, as primary and as target each",
+    ),
+    o(
+        "osd_max_markdown_count",
+        Int,
+        Advanced,
+        "5",
+        "times an OSD lets itself be marked down before it stops",
+    ),
     o("osd_max_markdown_period", Int, Advanced, "600", "within so many seconds"),
     o("osd_max_object_size", Size, Advanced, "134217728", "greatest size of one object (ignored)"),
     o("osd_max_pg_log_entries", Uint, Dev, "10000", "most log entries of a PG (ignored)"),
@@ -755,7 +1006,13 @@ pub const OPTIONS: &[OptionDef] = &[
     o("osd_op_num_shards", Int, Advanced, "0", "shards of an OSD (ignored)"),
     o("osd_op_num_threads_per_shard", Int, Advanced, "0", "threads per shard (ignored)"),
     o("osd_op_queue", Str, Advanced, "wpq", "queue discipline (ignored)"),
-    o("osd_pool_default_crush_rule", Int, Advanced, "-1", "CRUSH rule of new pools; −1 takes the first"),
+    o(
+        "osd_pool_default_crush_rule",
+        Int,
+        Advanced,
+        "-1",
+        "CRUSH rule of new pools; −1 takes the first",
+    ),
     o(
         "osd_pool_default_erasure_code_profile",
         Str,
@@ -763,13 +1020,43 @@ pub const OPTIONS: &[OptionDef] = &[
         "plugin=jerasure technique=reed_sol_van k=2 m=2",
         "profile called default in a new cluster (ignored)",
     ),
-    o("osd_pool_default_min_size", Uint, Advanced, "0", "min_size of new pools; 0 takes size − size/2"),
-    o("osd_pool_default_pg_autoscale_mode", Str, Advanced, "off", "autoscaling of new pools (ignored)"),
+    o(
+        "osd_pool_default_min_size",
+        Uint,
+        Advanced,
+        "0",
+        "min_size of new pools; 0 takes size − size/2",
+    ),
+    o(
+        "osd_pool_default_pg_autoscale_mode",
+        Str,
+        Advanced,
+        "off",
+        "autoscaling of new pools (ignored)",
+    ),
     o("osd_pool_default_pg_num", Uint, Advanced, "32", "PGs of new pools"),
-    o("osd_pool_default_pgp_num", Uint, Advanced, "0", "PGs for placement of new pools; 0 takes pg_num"),
+    o(
+        "osd_pool_default_pgp_num",
+        Uint,
+        Advanced,
+        "0",
+        "PGs for placement of new pools; 0 takes pg_num",
+    ),
     o("osd_pool_default_size", Uint, Advanced, "3", "copies of new pools"),
-    o("osd_pool_erasure_code_stripe_unit", Size, Advanced, "4096", "bytes per chunk of new erasure-coded pools"),
-    o("osd_recovery_delay_start", Float, Advanced, "0.000000", "seconds to wait before recovery (ignored)"),
+    o(
+        "osd_pool_erasure_code_stripe_unit",
+        Size,
+        Advanced,
+        "4096",
+        "bytes per chunk of new erasure-coded pools",
+    ),
+    o(
+        "osd_recovery_delay_start",
+        Float,
+        Advanced,
+        "0.000000",
+        "seconds to wait before recovery (ignored)",
+    ),
     o(
         "osd_recovery_max_active",
         Uint,
@@ -778,8 +1065,20 @@ pub const OPTIONS: &[OptionDef] = &[
         "objects recovered per OSD at once; 0 takes the device's default",
     ),
     o("osd_recovery_max_active_hdd", Uint, Advanced, "3", "recoveries per rotating OSD at once"),
-    o("osd_recovery_max_active_ssd", Uint, Advanced, "10", "recoveries per solid-state OSD at once"),
-    o("osd_recovery_op_priority", Uint, Advanced, "3", "priority of recovery (ignored: clients' latency decides)"),
+    o(
+        "osd_recovery_max_active_ssd",
+        Uint,
+        Advanced,
+        "10",
+        "recoveries per solid-state OSD at once",
+    ),
+    o(
+        "osd_recovery_op_priority",
+        Uint,
+        Advanced,
+        "3",
+        "priority of recovery (ignored: clients' latency decides)",
+    ),
     o(
         "osd_recovery_sleep",
         Float,
@@ -792,7 +1091,13 @@ pub const OPTIONS: &[OptionDef] = &[
     o("osd_scrub_auto_repair", Bool, Advanced, "false", "scrub repairs what it finds"),
     o("osd_scrub_begin_hour", Int, Advanced, "0", "first hour of the day (UTC) for scrubs"),
     o("osd_scrub_end_hour", Int, Advanced, "0", "first hour of the day (UTC) without scrubs"),
-    o("osd_scrub_begin_week_day", Int, Advanced, "0", "first day of the week for scrubs; 0 and 7 are Sunday"),
+    o(
+        "osd_scrub_begin_week_day",
+        Int,
+        Advanced,
+        "0",
+        "first day of the week for scrubs; 0 and 7 are Sunday",
+    ),
     o("osd_scrub_during_recovery", Bool, Advanced, "false", "scrubs begin while the OSD recovers"),
     o("osd_scrub_end_week_day", Int, Advanced, "0", "first day of the week without scrubs"),
     o(
@@ -802,8 +1107,20 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.500000",
         "load above which no scrub starts (ignored: clients' latency decides)",
     ),
-    o("osd_scrub_max_interval", Float, Advanced, "604800.000000", "most seconds between scrubs of a PG"),
-    o("osd_scrub_min_interval", Float, Advanced, "86400.000000", "least seconds between scrubs of a PG"),
+    o(
+        "osd_scrub_max_interval",
+        Float,
+        Advanced,
+        "604800.000000",
+        "most seconds between scrubs of a PG",
+    ),
+    o(
+        "osd_scrub_min_interval",
+        Float,
+        Advanced,
+        "86400.000000",
+        "least seconds between scrubs of a PG",
+    ),
     o(
         "osd_scrub_sleep",
         Float,
@@ -811,7 +1128,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.000000",
         "least seconds between scrub chunks; clients' latency decides where it is 0",
     ),
-    o("osd_snap_trim_sleep", Float, Advanced, "0.000000", "least seconds between objects that are trimmed"),
+    o(
+        "osd_snap_trim_sleep",
+        Float,
+        Advanced,
+        "0.000000",
+        "least seconds between objects that are trimmed",
+    ),
     r("public_addr", Addr, Basic, "-", "address for clients"),
     r(
         "public_bind_addr",
@@ -821,15 +1144,33 @@ pub const OPTIONS: &[OptionDef] = &[
         "address a monitor listens on, where it differs from the one it is known by",
     ),
     r("public_network", Str, Advanced, "", "networks for clients"),
-    o("rados_mon_op_timeout", Secs, Advanced, "0", "seconds librados waits for a monitor; 0 for ever"),
+    o(
+        "rados_mon_op_timeout",
+        Secs,
+        Advanced,
+        "0",
+        "seconds librados waits for a monitor; 0 for ever",
+    ),
     o("rados_osd_op_timeout", Secs, Advanced, "0", "seconds librados waits for an OSD; 0 for ever"),
     o("rbd_cache", Bool, Advanced, "true", "librbd caches writes"),
     o("rbd_cache_max_dirty", Size, Advanced, "25165824", "dirty bytes at which librbd writes wait"),
     o("rbd_cache_policy", Str, Advanced, "writearound", "how librbd caches"),
     o("rbd_cache_size", Size, Advanced, "33554432", "bytes of librbd's cache"),
-    o("rbd_cache_writethrough_until_flush", Bool, Advanced, "true", "librbd writes through until the first flush"),
+    o(
+        "rbd_cache_writethrough_until_flush",
+        Bool,
+        Advanced,
+        "true",
+        "librbd writes through until the first flush",
+    ),
     o("rbd_compression_hint", Str, Basic, "none", "compression hint librbd gives"),
-    r("rbd_config_pool_override_update_timestamp", Uint, Dev, "0", "when a pool's or image's options changed last"),
+    r(
+        "rbd_config_pool_override_update_timestamp",
+        Uint,
+        Dev,
+        "0",
+        "when a pool's or image's options changed last",
+    ),
     o("rbd_default_data_pool", Str, Advanced, "", "pool for the data of new images"),
     o(
         "rbd_default_features",
@@ -854,8 +1195,20 @@ pub const OPTIONS: &[OptionDef] = &[
         "536870912",
         "memory of a process: caches and payloads in flight are kept below it",
     ),
-    r("spirula_reactors", Uint, Advanced, "0", "event-loop threads of a process; 0 for one per two cores"),
-    o("timeout_probe_ms", Millisecs, Dev, "2000", "milliseconds between probes of a silent peer (ignored)"),
+    r(
+        "spirula_reactors",
+        Uint,
+        Advanced,
+        "0",
+        "event-loop threads of a process; 0 for one per two cores",
+    ),
+    o(
+        "timeout_probe_ms",
+        Millisecs,
+        Dev,
+        "2000",
+        "milliseconds between probes of a silent peer (ignored)",
+    ),
 ];
 
 #[cfg(test)]
@@ -887,10 +1240,15 @@ mod tests {
     /// Every option whose type is a size takes what Ceph takes, and is stored as bytes.
     #[test]
     fn sizes_are_taken_as_people_write_them() {
-        let units = [("", 1), ("B", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
+        let units =
+            [("", 1), ("B", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
         for (unit, factor) in units {
             for end in ["", "i", "iB"].into_iter().filter(|end| end.is_empty() || factor > 1) {
-                assert_eq!(parse_size(&format!("10{unit}{end}")), Some(10 * factor), "10{unit}{end}");
+                assert_eq!(
+                    parse_size(&format!("10{unit}{end}")),
+                    Some(10 * factor),
+                    "10{unit}{end}"
+                );
             }
         }
         assert_eq!(parse_size("1Pi"), Some(1 << 50));
@@ -909,13 +1267,18 @@ mod tests {
         assert!(sizes > 50, "{sizes} options");
     }
 
-    /// What Ceph 16.2 stores when it is given these, each found by `config set` and `config dump`; `None` for what it refuses.
+    /// What Ceph 16.2 stores when it is given these, each found by `config set` and `config dump`;
+    /// `None` for what it refuses.
     #[test]
     fn values_are_stored_in_the_form_in_which_ceph_stores_them() {
         for (name, given, stored) in [
             ("rbd_default_features", "layering,exclusive-lock", Some("5")),
             ("rbd_default_features", "layering, striping", Some("3")),
-            ("rbd_default_features", "layering,exclusive-lock,object-map,fast-diff,deep-flatten", Some("61")),
+            (
+                "rbd_default_features",
+                "layering,exclusive-lock,object-map,fast-diff,deep-flatten",
+                Some("61"),
+            ),
             ("rbd_default_features", " 61 ", Some("61")),
             ("rbd_default_features", "", Some("61")),
             ("rbd_default_features", "0", Some("0")),
@@ -951,13 +1314,21 @@ mod tests {
             ("log_to_file", "00", Some("false")),
             ("log_to_file", "t", None),
             ("log_to_file", "1.0", None),
-            ("osd_uuid", "00000000-0000-0000-0000-0000000000AB", Some("00000000-0000-0000-0000-0000000000ab")),
+            (
+                "osd_uuid",
+                "00000000-0000-0000-0000-0000000000AB",
+                Some("00000000-0000-0000-0000-0000000000ab"),
+            ),
             ("osd_uuid", "x", None),
             ("bluestore_compression_mode", "", None),
             ("osd_pool_default_type", "", None),
             ("osd_op_queue", "", None),
         ] {
-            assert_eq!(find(name).unwrap().normalise(given).ok().as_deref(), stored, "{name} {given:?}");
+            assert_eq!(
+                find(name).unwrap().normalise(given).ok().as_deref(),
+                stored,
+                "{name} {given:?}"
+            );
         }
     }
 

@@ -104,13 +104,17 @@ impl Settings {
 
     /// Every known option with the value that counts.
     pub fn all(&self) -> BTreeMap<String, String> {
-        known::all().iter().map(|o| (o.name.to_owned(), self.given(o.name).unwrap_or(o.default).to_owned())).collect()
+        known::all()
+            .iter()
+            .map(|o| (o.name.to_owned(), self.given(o.name).unwrap_or(o.default).to_owned()))
+            .collect()
     }
 
     /// For `config show`: every known option, and before them whose they are.
     pub fn shown(&self) -> BTreeMap<String, String> {
         let mut all = self.all();
-        // Ceph's daemons take their cluster's name from the name of their file; there is one name here.
+        // Ceph's daemons take their cluster's name from the name of their file; there is one name
+        // here.
         all.insert("cluster".to_owned(), "ceph".to_owned());
         all.insert("name".to_owned(), self.whose.clone());
         all
@@ -120,12 +124,14 @@ impl Settings {
     pub fn changed(&self) -> BTreeMap<String, String> {
         let differ = |name: &String| {
             let value = self.given(name)?;
-            (options::find(name).is_none_or(|o| o.default != value)).then(|| (name.clone(), value.to_owned()))
+            (options::find(name).is_none_or(|o| o.default != value))
+                .then(|| (name.clone(), value.to_owned()))
         };
         self.set.keys().filter_map(differ).collect()
     }
 
-    /// What was set, by name: the value that counts, who set it, and by whom it was set to what besides, stronger ones first.
+    /// What was set, by name: the value that counts, who set it, and by whom it was set to what
+    /// besides, stronger ones first.
     pub fn sources(&self) -> BTreeMap<&str, Vec<(Source, &str)>> {
         let mut out = BTreeMap::new();
         for (name, by) in &self.set {
@@ -134,8 +140,8 @@ impl Settings {
         out
     }
 
-    /// The options that differ from their defaults, with every value that was set and by whom, stronger ones first: what a daemon
-    /// tells of itself for `config show`.
+    /// The options that differ from their defaults, with every value that was set and by whom,
+    /// stronger ones first: what a daemon tells of itself for `config show`.
     pub fn told(&self) -> BTreeMap<String, Vec<(String, String)>> {
         let changed = self.changed();
         let told = self.sources().into_iter().filter(|(name, _)| changed.contains_key(*name));
@@ -147,7 +153,8 @@ impl Settings {
     pub fn diff(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let row = |name: &String| {
             let by = self.set.get(name)?;
-            let mut row: BTreeMap<String, String> = by.iter().map(|(s, v)| (s.name().to_owned(), v.clone())).collect();
+            let mut row: BTreeMap<String, String> =
+                by.iter().map(|(s, v)| (s.name().to_owned(), v.clone())).collect();
             row.insert("default".into(), options::find(name)?.default.to_owned());
             row.insert("final".into(), by.last_key_value()?.1.clone());
             Some((name.clone(), row))
@@ -173,7 +180,10 @@ mod tests {
         s.unset(Source::File, "osd_max_backfills");
         assert_eq!(s.get("osd_max_backfills"), Some("7"));
         let row = &s.diff()["osd_max_backfills"];
-        assert_eq!((row["default"].as_str(), row["mon"].as_str(), row["final"].as_str()), ("4", "7", "7"));
+        assert_eq!(
+            (row["default"].as_str(), row["mon"].as_str(), row["final"].as_str()),
+            ("4", "7", "7")
+        );
         s.set_central(&BTreeMap::new());
         assert!(s.changed().is_empty() && s.diff().is_empty());
     }

@@ -20,7 +20,9 @@ use spirula_messages::ceph::osd::{backoff_op, flag};
 use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply, MWatchNotify};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SNAP_HEAD, errno, features};
+use spirula_types::{
+    AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SNAP_HEAD, errno, features,
+};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +33,8 @@ const COPIES: u64 = 4;
 const CLONES: u64 = 12;
 /// Operations that nobody would ask for, at a time.
 const ODD_MAX: usize = 8;
-/// Of so many ticks in which a client begins something it begins many things in one, if it does so at all.
+/// Of so many ticks in which a client begins something it begins many things in one, if it does so
+/// at all.
 const BURSTS: u64 = 20;
 /// Requests about snapshots under way at most, in the end.
 const SNAP_CALLS: usize = 8;
@@ -100,8 +103,8 @@ pub struct Client {
     /// Tells its changes apart.
     token: u64,
     pending: BTreeMap<u64, Pending>,
-    /// The snapshots that clients share; what it asked the monitors for, by pool, and if a new one; how often it made, removed,
-    /// read at and rolled back to one.
+    /// The snapshots that clients share; what it asked the monitors for, by pool, and if a new one;
+    /// how often it made, removed, read at and rolled back to one.
     pub snaps: Snaps,
     snap_calls: BTreeMap<u64, (i64, bool)>,
     pub of_snaps: [u64; 4],
@@ -120,7 +123,8 @@ pub struct Client {
     pub without: BTreeSet<i64>,
     /// Epoch → hash of the encoded incremental, as received; taken by the checks.
     pub epochs: BTreeMap<u32, u64>,
-    /// Writes acknowledged: their PG, of how many in its pool, and their version; taken by the checks.
+    /// Writes acknowledged: their PG, of how many in its pool, and their version; taken by the
+    /// checks.
     pub acked: Vec<(PgId, u32, EVersion)>,
     /// PG, and PGs of its pool, of the operation that is being answered, if it was sent once only.
     answered: Option<(PgId, u32)>,
@@ -139,8 +143,8 @@ pub struct Client {
     pub backoffs: u64,
     /// Changes of objects that are copied onto each other.
     pub copied: u64,
-    /// Beside all that it sends operations with arguments that nobody would give, on objects of their own; those that
-    /// are not answered yet, and how many were, with an error and without.
+    /// Beside all that it sends operations with arguments that nobody would give, on objects of
+    /// their own; those that are not answered yet, and how many were, with an error and without.
     pub odd: bool,
     odd_pending: BTreeMap<u64, i64>,
     pub odd_answered: [u64; 2],
@@ -154,7 +158,12 @@ pub struct Client {
 
 impl Client {
     /// A client that knows these monitors.
-    pub fn new(mons: Vec<ActorId>, osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>, pace: Pace, mut rng: Rng) -> Self {
+    pub fn new(
+        mons: Vec<ActorId>,
+        osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
+        pace: Pace,
+        mut rng: Rng,
+    ) -> Self {
         let mons = Mons::new(mons.into_iter().map(addr_of).collect(), rng.bits());
         let mut monitors = Monitors::new(mons, "");
         monitors.set_start("osdmap", 0);
@@ -214,22 +223,49 @@ impl Client {
 
     /// Operations it waits for, for a failure's message.
     pub fn waits(&self) -> String {
-        let one = |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} {:?}", p.object, self.objecter.place(*tid));
-        let odd = |(tid, pool): (&u64, &i64)| format!("odd tid {tid} of pool {pool} {:?}", self.objecter.place(*tid));
-        let snap = |(call, about): (&u64, &(i64, bool))| format!("call {call} about a snapshot {about:?}");
+        let one = |(tid, p): (&u64, &Pending)| {
+            format!("tid {tid} object {} {:?}", p.object, self.objecter.place(*tid))
+        };
+        let odd = |(tid, pool): (&u64, &i64)| {
+            format!("odd tid {tid} of pool {pool} {:?}", self.objecter.place(*tid))
+        };
+        let snap =
+            |(call, about): (&u64, &(i64, bool))| format!("call {call} about a snapshot {about:?}");
         let (odd, snaps) = (self.odd_pending.iter().map(odd), self.snap_calls.iter().map(snap));
         let watching = self.watching.iter().filter(|w| !w.done()).map(Watching::waits);
-        self.pending.iter().map(one).chain(odd).chain(snaps).chain(watching).collect::<Vec<_>>().join("; ")
+        self.pending
+            .iter()
+            .map(one)
+            .chain(odd)
+            .chain(snaps)
+            .chain(watching)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
-    /// A request that was not answered in so many microseconds, none of them before `since`; of those on pools that could go on. One that
-    /// waits for the source of a copy, or behind a copy that does, may do so for longer: nobody but copies are kept from it.
-    pub fn stands_still(&self, now: u64, since: u64, longest: u64, goes_on: impl Fn(i64) -> bool) -> Option<String> {
-        let copies =
-            |p: &Pending| p.object >= CLONED || p.change.as_ref().is_some_and(|c| matches!(c.kind, Kind::Copy(_)));
-        let (tid, p) =
-            self.pending.iter().find(|(_, p)| now > p.begun.max(since) + longest && goes_on(p.pool) && !copies(p))?;
-        Some(format!("tid {tid} object {} begun {} {:?}", p.object, p.begun, self.objecter.place(*tid)))
+    /// A request that was not answered in so many microseconds, none of them before `since`; of
+    /// those on pools that could go on. One that waits for the source of a copy, or behind a copy
+    /// that does, may do so for longer: nobody but copies are kept from it.
+    pub fn stands_still(
+        &self,
+        now: u64,
+        since: u64,
+        longest: u64,
+        goes_on: impl Fn(i64) -> bool,
+    ) -> Option<String> {
+        let copies = |p: &Pending| {
+            p.object >= CLONED || p.change.as_ref().is_some_and(|c| matches!(c.kind, Kind::Copy(_)))
+        };
+        let (tid, p) = self
+            .pending
+            .iter()
+            .find(|(_, p)| now > p.begun.max(since) + longest && goes_on(p.pool) && !copies(p))?;
+        Some(format!(
+            "tid {tid} object {} begun {} {:?}",
+            p.object,
+            p.begun,
+            self.objecter.place(*tid)
+        ))
     }
 
     /// The newest map.
@@ -286,7 +322,8 @@ impl Client {
         for o in todo {
             match o {
                 ObjecterOut::Connect(osd, addrs) => {
-                    let to = self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&osd).copied();
+                    let to =
+                        self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&osd).copied();
                     match to {
                         Some(to) => {
                             let conn = self.connect(to, addrs.msgr2(), out);
@@ -295,10 +332,16 @@ impl Client {
                         None => self.objecter.closed(local.mono, osd),
                     }
                 }
-                ObjecterOut::Close(osd) => out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn))),
-                ObjecterOut::Send(osd, m) => out.extend(self.ways.get(&osd).map(|w| Output::Send(w.conn, m))),
+                ObjecterOut::Close(osd) => {
+                    out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn)))
+                }
+                ObjecterOut::Send(osd, m) => {
+                    out.extend(self.ways.get(&osd).map(|w| Output::Send(w.conn, m)))
+                }
                 ObjecterOut::WantMaps(start) => {
-                    self.with_monitors(local, out, |m, asks| m.subscribe("osdmap", u64::from(start), asks));
+                    self.with_monitors(local, out, |m, asks| {
+                        m.subscribe("osdmap", u64::from(start), asks)
+                    });
                 }
                 ObjecterOut::AskNewest => {
                     self.with_monitors(local, out, |m, asks| m.newest("osdmap", asks));
@@ -308,7 +351,8 @@ impl Client {
                         continue;
                     }
                     if let Err(why) = self.on_reply(local, tid, &reply) {
-                        self.wrong.get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
+                        self.wrong
+                            .get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
                     }
                 }
             }
@@ -321,7 +365,9 @@ impl Client {
             match o {
                 MonitorOut::Connect(to) => match id_of(&to) {
                     Some(id) => self.mon = Some(self.connect(id, to.msgr2(), out)),
-                    None => self.monitors.closed(local.mono, "nobody listens there", &mut Vec::new()),
+                    None => {
+                        self.monitors.closed(local.mono, "nobody listens there", &mut Vec::new())
+                    }
                 },
                 MonitorOut::Close => out.extend(self.mon.take().map(Output::Close)),
                 MonitorOut::Send(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
@@ -332,9 +378,12 @@ impl Client {
                     let verdict = if new { self.snaps.made(pool, made) } else { Ok(()) };
                     // A pool may have been deleted; a snapshot that was removed before is granted.
                     let odd = ![0, -errno::ENOENT].contains(&result);
-                    let why = verdict.err().or(odd.then(|| format!("a snapshot of pool {pool} is answered {result}")));
+                    let why = verdict
+                        .err()
+                        .or(odd.then(|| format!("a snapshot of pool {pool} is answered {result}")));
                     if let Some(why) = why {
-                        self.wrong.get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
+                        self.wrong
+                            .get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
                     }
                 }
                 MonitorOut::Answer(_, Answer::Version { newest, .. }) => {
@@ -347,7 +396,8 @@ impl Client {
 
     fn is_full(&self, pool: i64) -> bool {
         self.map().is_some_and(|map| {
-            map.flags & map_flags::FULL != 0 || map.pool(pool).is_some_and(|p| p.has_flag(pool_flag::FULL))
+            map.flags & map_flags::FULL != 0
+                || map.pool(pool).is_some_and(|p| p.has_flag(pool_flag::FULL))
         })
     }
 
@@ -385,11 +435,18 @@ impl Client {
         if let Some(map) = self.objecter.map() {
             self.monitors.set_start("osdmap", u64::from(map.epoch) + 1);
             // What was done to a pool that is gone is of no interest.
-            let gone: Vec<u64> =
-                self.pending.iter().filter(|(_, p)| !map.pools.contains_key(&p.pool)).map(|(tid, _)| *tid).collect();
+            let gone: Vec<u64> = self
+                .pending
+                .iter()
+                .filter(|(_, p)| !map.pools.contains_key(&p.pool))
+                .map(|(tid, _)| *tid)
+                .collect();
             self.audit.retain(|(pool, ..)| map.pools.contains_key(pool));
             self.purge.retain(|(pool, _)| map.pools.contains_key(pool));
-            let odd = self.odd_pending.extract_if(.., |_, pool| !map.pools.contains_key(pool)).map(|(tid, _)| tid);
+            let odd = self
+                .odd_pending
+                .extract_if(.., |_, pool| !map.pools.contains_key(pool))
+                .map(|(tid, _)| tid);
             for tid in gone.into_iter().chain(odd.collect::<Vec<_>>()) {
                 self.pending.remove(&tid);
                 self.objecter.cancel(tid);
@@ -404,9 +461,13 @@ impl Client {
         let audit = if purge.is_none() { self.audit.pop() } else { None };
         let of_the_story = |pool: &i64| fuzzer::is_of_the_story(map.pool_name(*pool));
         let pools: Vec<i64> = map.pools.keys().copied().filter(of_the_story).collect();
-        let Some((pool, object)) = purge
-            .or(audit.map(|(pool, object, _)| (pool, object)))
-            .or_else(|| Some((self.rng.pick(&pools).copied()?, self.rng.below(u64::from(self.pace.objects)) as u32)))
+        let Some((pool, object)) =
+            purge.or(audit.map(|(pool, object, _)| (pool, object))).or_else(|| {
+                Some((
+                    self.rng.pick(&pools).copied()?,
+                    self.rng.below(u64::from(self.pace.objects)) as u32,
+                ))
+            })
         else {
             return;
         };
@@ -423,7 +484,15 @@ impl Client {
         let token = (local.id as u64) << 32 | self.token;
         let changes = free && self.rng.below(100) < self.pace.changes;
         let (mut object, mut part) = (object, None);
-        let plain = |kind| Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0, context: 0 };
+        let plain = |kind| Change {
+            token,
+            kind,
+            omap: false,
+            guard: Guard::None,
+            result: 0,
+            version: 0,
+            context: 0,
+        };
         let change = if purge.is_some() {
             Some(plain(Kind::Delete))
         } else if free && self.rng.one_in(CLONES) {
@@ -442,15 +511,24 @@ impl Client {
         let held = match audit {
             Some((_, _, SNAP_HEAD)) => None,
             Some((_, _, snap)) => self.snaps.hold_this(pool, snap),
-            None if change.is_none() && self.pace.snaps && self.rng.one_in(2) => self.snaps.hold(pool, &mut self.rng),
+            None if change.is_none() && self.pace.snaps && self.rng.one_in(2) => {
+                self.snaps.hold(pool, &mut self.rng)
+            }
             None => None,
         };
         let begun = local.true_us;
         self.submit(local, Pending { pool, object, change, part, omap, begun, held }, out);
     }
 
-    /// Makes or removes a snapshot, or rolls an object back to one, now and then. False if it does not.
-    fn begin_snap(&mut self, local: Local, (pool, object): (i64, u32), rolls: bool, out: &mut Vec<Output>) -> bool {
+    /// Makes or removes a snapshot, or rolls an object back to one, now and then. False if it does
+    /// not.
+    fn begin_snap(
+        &mut self,
+        local: Local,
+        (pool, object): (i64, u32),
+        rolls: bool,
+        out: &mut Vec<Output>,
+    ) -> bool {
         match self.rng.below(50) {
             0 | 1 if self.snaps.may_make(pool) => self.ask_snap(local, pool, None, out),
             2 => match self.snaps.remove_one(pool, &mut self.rng) {
@@ -461,9 +539,14 @@ impl Client {
                 let Some(held) = self.snaps.hold(pool, &mut self.rng) else { return false };
                 let token = (local.id as u64) << 32 | self.token;
                 let (kind, guard) = (Kind::Back(held.snap), Guard::None);
-                let change = Change { token, kind, omap: false, guard, result: 0, version: 0, context: 0 };
+                let change =
+                    Change { token, kind, omap: false, guard, result: 0, version: 0, context: 0 };
                 let (change, held, begun) = (Some(change), Some(held), local.true_us);
-                self.submit(local, Pending { pool, object, change, part: None, omap: false, begun, held }, out);
+                self.submit(
+                    local,
+                    Pending { pool, object, change, part: None, omap: false, begun, held },
+                    out,
+                );
             }
             _ => return false,
         }
@@ -476,17 +559,30 @@ impl Client {
         self.snap_calls.insert(call, (pool, remove.is_none()));
     }
 
-    /// Makes an object a copy of another one, or writes it anew. Few, so that they wait for each other.
+    /// Makes an object a copy of another one, or writes it anew. Few, so that they wait for each
+    /// other.
     fn begin_copy(&mut self, local: Local, pool: i64, stripe: u64, out: &mut Vec<Output>) {
         let (to, by) = (self.rng.below(COPIES) as u32, self.rng.between(1, COPIES - 1) as u32);
         let from = (to + by) % COPIES as u32;
         let kind = if self.rng.one_in(4) { Kind::Full(20) } else { Kind::Copy(COPIED + from) };
         let token = (local.id as u64) << 32 | self.token;
-        let change = Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0, context: 0 };
+        let change = Change {
+            token,
+            kind,
+            omap: false,
+            guard: Guard::None,
+            result: 0,
+            version: 0,
+            context: 0,
+        };
         let change = if stripe == 0 { change } else { self.coded(change, stripe) };
         let object = COPIED + to;
         let (change, begun) = (Some(change), local.true_us);
-        self.submit(local, Pending { pool, object, change, part: None, omap: false, begun, held: None }, out);
+        self.submit(
+            local,
+            Pending { pool, object, change, part: None, omap: false, begun, held: None },
+            out,
+        );
     }
 
     fn change(&mut self, id: ActorId, at: (i64, u32), omap: bool) -> Change {
@@ -509,10 +605,19 @@ impl Client {
             guard => guard,
         };
         let omap = omap && !removes && r.one_in(3);
-        Change { token: (id as u64) << 32 | self.token, kind, omap, guard, result: 0, version: 0, context: 0 }
+        Change {
+            token: (id as u64) << 32 | self.token,
+            kind,
+            omap,
+            guard,
+            result: 0,
+            version: 0,
+            context: 0,
+        }
     }
 
-    /// What must be so for a change to happen: mostly what it knows of the object, which may have changed.
+    /// What must be so for a change to happen: mostly what it knows of the object, which may have
+    /// changed.
     fn guard(&mut self, at: (i64, u32)) -> Guard {
         let (last, version) = self.known.get(&at).copied().unwrap_or((1, 1));
         let off = u64::from(self.rng.one_in(4));
@@ -523,8 +628,8 @@ impl Client {
         }
     }
 
-    /// A change for an erasure-coded pool: its stripes are long, and it may take only whole ones, `stripe` bytes,
-    /// at an object's end.
+    /// A change for an erasure-coded pool: its stripes are long, and it may take only whole ones,
+    /// `stripe` bytes, at an object's end.
     fn coded(&mut self, change: Change, stripe: u64) -> Change {
         let r = &mut self.rng;
         let far = r.below(3000) as u32;
@@ -535,20 +640,30 @@ impl Client {
             Kind::Write(_, n) => Kind::Write(far, long(n, r)),
             Kind::Zero(_, n) => Kind::Zero(far, long(n, r)),
             Kind::Truncate(_) => Kind::Truncate(far),
-            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
+            kind
+            @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         let whole = |n: u32| n.next_multiple_of((stripe / content::CELL) as u32);
         let kind = match kind {
             kind if stripe == 0 => kind,
             Kind::Append(n) => Kind::Append(whole(n)),
-            Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) | Kind::Zero(_, n) => Kind::Full(whole(n)),
-            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
+            Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) | Kind::Zero(_, n) => {
+                Kind::Full(whole(n))
+            }
+            kind
+            @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         Change { kind, ..change }
     }
 
     /// An OSD says what to hold back, or to send again.
-    fn on_backoff(&mut self, local: Local, osd: OsdId, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+    fn on_backoff(
+        &mut self,
+        local: Local,
+        osd: OsdId,
+        m: &Message,
+        out: &mut Vec<Output>,
+    ) -> Result<(), String> {
         let m = MOsdBackoff::from_message(m).map_err(|e| format!("a backoff: {e}"))?;
         if !self.backs_off {
             return Err(format!("knows nothing of {m:?}"));
@@ -582,7 +697,10 @@ impl Client {
         if p.object >= COPIED {
             // There may be no source yet, and patience with it ends.
             if ![0, -errno::ENOENT, -errno::ETIMEDOUT].contains(&reply.result) {
-                return Err(format!("{:?} of object {} is answered {}", p.change, p.object, reply.result));
+                return Err(format!(
+                    "{:?} of object {} is answered {}",
+                    p.change, p.object, reply.result
+                ));
             }
             self.copied += u64::from(reply.result == 0);
             self.pending.remove(&tid);
@@ -597,13 +715,17 @@ impl Client {
             }
             (Some(c), result) => {
                 if reply.version == EVersion::default() && result == -errno::ENOENT {
-                    // So is answered whoever knows the pool no more; if it is there in the end, that was wrong.
+                    // So is answered whoever knows the pool no more; if it is there in the end,
+                    // that was wrong.
                     self.without.insert(p.pool);
                     self.pending.remove(&tid);
                     return Ok(());
                 }
                 if reply.version == EVersion::default() {
-                    return Err(format!("the answer {result} to {c:?} of object {} lacks its version", p.object));
+                    return Err(format!(
+                        "the answer {result} to {c:?} of object {} lacks its version",
+                        p.object
+                    ));
                 }
                 if !matches!(c.guard, Guard::None) {
                     self.guarded[usize::from(result != 0)] += 1;
@@ -612,11 +734,16 @@ impl Client {
                 if result == 0 && !matches!(c.kind, Kind::Delete | Kind::Copy(_) | Kind::Back(_)) {
                     self.known.insert(at, (c.token, reply.user_version));
                 }
-                What::Change(Change { result, version: reply.user_version, ..c.clone() }, reply.version)
+                What::Change(
+                    Change { result, version: reply.user_version, ..c.clone() },
+                    reply.version,
+                )
             }
             (None, 0) => {
                 let view = content::seen(&reply.ops, p.object, p.part, reply.user_version)
-                    .map_err(|e| format!("a read of object {} of pool {} gives {e}", p.object, p.pool))?;
+                    .map_err(|e| {
+                        format!("a read of object {} of pool {} gives {e}", p.object, p.pool)
+                    })?;
                 if p.held.is_none() {
                     self.known.insert(at, view.known());
                 }
@@ -628,7 +755,9 @@ impl Client {
                 return Ok(());
             }
             (None, -2) => What::Read(Look { snap: snap_of(p), seen: None }),
-            (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
+            (None, result) => {
+                return Err(format!("a read of object {} is answered {result}", p.object));
+            }
         };
         // The answer to a resend may be from before its PG was split.
         if let (What::Change(_, version), Some((pg, pg_num))) = (&what, place) {
@@ -661,8 +790,12 @@ impl Client {
             self.ask_snap(local, pool, Some(snap), out);
         }
         // What waits for room must not keep it from making some.
-        let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.monitors.is_open();
-        if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
+        let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty())
+            && self.monitors.is_open();
+        if room
+            && (!self.audit.is_empty()
+                || !self.purge.is_empty()
+                || !self.quiet && self.rng.one_in(self.pace.idle))
         {
             self.begin(local, out);
             // No draw where it is not asked for: other seeds stay what they are.
@@ -693,7 +826,8 @@ impl Client {
         self.perform(local, todo, out);
     }
 
-    /// Some ways to OSDs end. What waits is sent again over new ones, but for some reads that nobody wants any more.
+    /// Some ways to OSDs end. What waits is sent again over new ones, but for some reads that
+    /// nobody wants any more.
     fn break_ways(&mut self, local: Local, out: &mut Vec<Output>) {
         for osd in self.ways.keys().copied().collect::<Vec<_>>() {
             if self.rng.one_in(2) {
@@ -701,7 +835,8 @@ impl Client {
                 self.objecter.closed(local.mono, osd);
             }
         }
-        let reads: Vec<u64> = self.pending.iter().filter(|(_, p)| p.change.is_none()).map(|(tid, _)| *tid).collect();
+        let reads: Vec<u64> =
+            self.pending.iter().filter(|(_, p)| p.change.is_none()).map(|(tid, _)| *tid).collect();
         for tid in reads {
             if self.rng.one_in(2) {
                 self.pending.remove(&tid);
@@ -720,7 +855,9 @@ impl Client {
     fn message(&mut self, local: Local, conn: u64, m: &Message, out: &mut Vec<Output>) {
         let osd = self.osd_of(conn);
         if self.mon == Some(conn) {
-            if self.with_monitors(local, out, |monitors, asks| monitors.message(local.mono, m, asks)) {
+            if self
+                .with_monitors(local, out, |monitors, asks| monitors.message(local.mono, m, asks))
+            {
                 return;
             }
         } else if osd.is_none() {
@@ -760,7 +897,10 @@ impl Client {
 
     fn watch_tick(&mut self, local: Local, out: &mut Vec<Output>) {
         let name = |map: &OsdMap, pool: &i64| map.pool_name(*pool).starts_with("pool");
-        let pools = self.objecter.map().map(|m| m.pools.keys().copied().filter(|p| name(m, p)).collect::<Vec<_>>());
+        let pools = self
+            .objecter
+            .map()
+            .map(|m| m.pools.keys().copied().filter(|p| name(m, p)).collect::<Vec<_>>());
         let pools = pools.filter(|_| !self.quiet && self.monitors.is_open()).unwrap_or_default();
         let (at, me) = ((local.mono, local.true_us), self.global_id);
         self.with_watching(local, out, |w, o, todo| w.tick(at, me, &pools, o, todo));
@@ -774,7 +914,13 @@ impl Client {
     }
 
     /// Was this operation one about watches?
-    fn watch_reply(&mut self, local: Local, tid: u64, reply: &Reply, out: &mut Vec<Output>) -> bool {
+    fn watch_reply(
+        &mut self,
+        local: Local,
+        tid: u64,
+        reply: &Reply,
+        out: &mut Vec<Output>,
+    ) -> bool {
         let (at, me) = ((local.mono, local.true_us), self.global_id);
         let its = |w: &mut Watching, o: &mut Objecter, todo: &mut Vec<ObjecterOut>| match w
             .reply(at, me, tid, reply, o, todo)
@@ -793,7 +939,13 @@ impl Client {
         Ok(())
     }
 
-    fn on_answer(&mut self, local: Local, osd: OsdId, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+    fn on_answer(
+        &mut self,
+        local: Local,
+        osd: OsdId,
+        m: &Message,
+        out: &mut Vec<Output>,
+    ) -> Result<(), String> {
         let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
         let once = self.objecter.place(m.tid).filter(|(_, attempts)| *attempts == 1);
         self.answered = once.map(|(t, _)| (t.pg, t.shape.0));

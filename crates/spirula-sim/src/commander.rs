@@ -1,5 +1,6 @@
-//! A client of the monitors: one command after the other on a few registers, to whichever monitor answers; with
-//! its request sent again, under the same number, whenever it does not know what became of it.
+//! A client of the monitors: one command after the other on a few registers, to whichever monitor
+//! answers; with its request sent again, under the same number, whenever it does not know what
+//! became of it.
 
 use crate::monitor::addr_of;
 use crate::rng::Rng;
@@ -115,7 +116,8 @@ impl Commander {
             Action::Read(None)
         };
         self.tid += 1;
-        self.current = Some(Op { client: local.id, register, action, begun: local.true_us, ended: None });
+        self.current =
+            Some(Op { client: local.id, register, action, begun: local.true_us, ended: None });
     }
 
     fn send(&mut self, out: &mut Vec<Output>) {
@@ -124,7 +126,10 @@ impl Commander {
             (Some(order), _) => order.clone(),
             (None, None) => return,
             (None, Some((op, Action::Write(v)))) => {
-                format!(r#"{{"prefix": "config-key set", "key": "r{}", "val": "{v}"}}"#, op.register)
+                format!(
+                    r#"{{"prefix": "config-key set", "key": "r{}", "val": "{v}"}}"#,
+                    op.register
+                )
             }
             (None, Some((op, Action::Read(_)))) => {
                 format!(r#"{{"prefix": "config-key get", "key": "r{}"}}"#, op.register)
@@ -173,7 +178,9 @@ impl Actor for Commander {
                 }
                 self.send(out);
             }
-            Input::Closed { conn, .. } if self.conn == Some(conn) => (self.conn, self.ready) = (None, false),
+            Input::Closed { conn, .. } if self.conn == Some(conn) => {
+                (self.conn, self.ready) = (None, false)
+            }
             Input::Message { conn, message } if self.conn == Some(conn) => {
                 let Ok(ack) = MMonCommandAck::from_message(&message) else { return };
                 if message.tid != self.tid {

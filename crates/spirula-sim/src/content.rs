@@ -60,7 +60,9 @@ fn runs(cells: &[Cell], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     let mut runs: Vec<(u64, u32, usize)> = Vec::new();
     for (token, n) in cells {
         match runs.last_mut() {
-            Some((t, first, len)) if t == token && (*token == 0 || *first as usize + *len == *n as usize) => {
+            Some((t, first, len))
+                if t == token && (*token == 0 || *first as usize + *len == *n as usize) =>
+            {
                 *len += 1;
             }
             _ => runs.push((*token, *n, 1)),
@@ -155,7 +157,9 @@ impl Guard {
     fn op(self) -> Option<OsdOp> {
         match self {
             Self::None => None,
-            Self::Same(token) => Some(OsdOp::cmpxattr(ATTR, EQUAL, AS_STRING, &token.to_le_bytes())),
+            Self::Same(token) => {
+                Some(OsdOp::cmpxattr(ATTR, EQUAL, AS_STRING, &token.to_le_bytes()))
+            }
             Self::Version(v) => Some(OsdOp::assert_ver(v)),
             Self::Fresh => Some(OsdOp::create(true)),
         }
@@ -241,7 +245,9 @@ impl Change {
                 ops.push(OsdOp::create(false));
                 ops.push(OsdOp::truncate(u64::from(n) * CELL));
             }
-            Kind::Unset(key) => ops.push(OsdOp::omap_rm_keys(&[Bytes::copy_from_slice(&key.to_le_bytes())])),
+            Kind::Unset(key) => {
+                ops.push(OsdOp::omap_rm_keys(&[Bytes::copy_from_slice(&key.to_le_bytes())]))
+            }
             Kind::Clear => ops.push(OsdOp::omap_clear()),
             Kind::Delete => {
                 ops.push(OsdOp::delete());
@@ -273,11 +279,16 @@ impl Change {
         Ok(shown.map(|o| Object { version: self.version, ..o }))
     }
 
-    /// What is there after it, unless it is a rollback; `source` is what a copy with this user version copied.
+    /// What is there after it, unless it is a rollback; `source` is what a copy with this user
+    /// version copied.
     ///
     /// # Errors
     /// When it cannot have been answered as it was.
-    pub fn apply(&self, before: &Content, source: impl FnOnce() -> Result<Content, String>) -> Result<Content, String> {
+    pub fn apply(
+        &self,
+        before: &Content,
+        source: impl FnOnce() -> Result<Content, String>,
+    ) -> Result<Content, String> {
         if let Kind::Copy(_) = self.kind {
             return match (self.result, source()?) {
                 (0, Some(o)) => Ok(Some(o)),
@@ -311,8 +322,12 @@ impl Change {
                     *c = (self.token, i);
                 }
             }
-            Kind::Zero(at, n) if (at + n) as usize >= o.cells.len() => o.cells.truncate(at as usize),
-            Kind::Zero(at, n) => o.cells.iter_mut().skip(at as usize).take(n as usize).for_each(|c| *c = (0, 0)),
+            Kind::Zero(at, n) if (at + n) as usize >= o.cells.len() => {
+                o.cells.truncate(at as usize)
+            }
+            Kind::Zero(at, n) => {
+                o.cells.iter_mut().skip(at as usize).take(n as usize).for_each(|c| *c = (0, 0))
+            }
             Kind::Truncate(n) => o.cells.resize(n as usize, (0, 0)),
             Kind::Unset(key) => drop(o.omap.remove(&key)),
             Kind::Clear => o.omap.clear(),
@@ -330,7 +345,8 @@ impl Change {
 /// The operations that read an object: whole, or so many cells from a place on.
 pub fn read_ops(part: Option<(u32, u32)>, omap: bool) -> Vec<OsdOp> {
     let (at, n) = part.unwrap_or_default();
-    let mut ops = vec![OsdOp::read(u64::from(at) * CELL, u64::from(n) * CELL), OsdOp::getxattr(ATTR)];
+    let mut ops =
+        vec![OsdOp::read(u64::from(at) * CELL, u64::from(n) * CELL), OsdOp::getxattr(ATTR)];
     if part.is_some() {
         ops.push(OsdOp::stat());
     }
@@ -343,7 +359,8 @@ pub fn read_ops(part: Option<(u32, u32)>, omap: bool) -> Vec<OsdOp> {
 /// The first of the objects that are made copies of each other. What they hold is not followed.
 pub const COPIED: u32 = 1 << 20;
 
-/// The first of the objects that are only ever made copies of the objects of their places, read and deleted.
+/// The first of the objects that are only ever made copies of the objects of their places, read and
+/// deleted.
 pub const CLONED: u32 = 1 << 19;
 
 /// An object's name.
@@ -390,7 +407,9 @@ pub fn cells_of(bytes: &[u8], object: u32) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::with_capacity(bytes.len() / CELL as usize);
     for c in bytes.chunks(CELL as usize) {
         let cell = (c.get(..8).map(number), c.get(8..12), c.get(12..16));
-        let (Some(token), Some(of), Some(i)) = cell else { return Err(format!("torn: {} bytes", bytes.len())) };
+        let (Some(token), Some(of), Some(i)) = cell else {
+            return Err(format!("torn: {} bytes", bytes.len()));
+        };
         let (token, whose) = (token?, of.try_into().map(u32::from_le_bytes).unwrap_or_default());
         if token == 0 && c.iter().any(|b| *b != 0) || token != 0 && whose != origin(object) {
             return Err(format!("a cell of object {whose}, token {token:#x}"));
@@ -404,7 +423,12 @@ pub fn cells_of(bytes: &[u8], object: u32) -> Result<Vec<Cell>, String> {
 ///
 /// # Errors
 /// When nobody can have written that.
-pub fn seen(answers: &[OpResult], object: u32, part: Option<(u32, u32)>, version: u64) -> Result<View, String> {
+pub fn seen(
+    answers: &[OpResult],
+    object: u32,
+    part: Option<(u32, u32)>,
+    version: u64,
+) -> Result<View, String> {
     let data = |i: usize| answers.get(i).map(|r| r.op.indata.clone()).ok_or("an answer is missing");
     let (from, asked) = part.unwrap_or_default();
     let (cells, last) = (cells_of(&data(0)?, object)?, number(&data(1)?)?);
@@ -416,8 +440,14 @@ pub fn seen(answers: &[OpResult], object: u32, part: Option<(u32, u32)>, version
         next += 1;
     }
     if answers.len() > next {
-        let pairs: BTreeMap<Bytes, Bytes> = Decoder::new(&data(next)?).get().map_err(|e| e.to_string())?;
-        view.omap = Some(pairs.iter().map(|(k, v)| Ok((number(k)?, number(v)?))).collect::<Result<_, String>>()?);
+        let pairs: BTreeMap<Bytes, Bytes> =
+            Decoder::new(&data(next)?).get().map_err(|e| e.to_string())?;
+        view.omap = Some(
+            pairs
+                .iter()
+                .map(|(k, v)| Ok((number(k)?, number(v)?)))
+                .collect::<Result<_, String>>()?,
+        );
     }
     Ok(view)
 }
@@ -449,12 +479,22 @@ mod tests {
         ] {
             let c = change(Kind::Append(1), guard, 0, result);
             assert_eq!(c.apply(&there, || Ok(None)), Ok(there.clone()), "{guard:?}");
-            assert!(Change { result: 0, version: 6, ..c }.apply(&there, || Ok(None)).is_err(), "{guard:?}");
+            assert!(
+                Change { result: 0, version: 6, ..c }.apply(&there, || Ok(None)).is_err(),
+                "{guard:?}"
+            );
         }
         for guard in held {
-            assert!(change(Kind::Append(1), guard, 6, -errno::ECANCELED).apply(&there, || Ok(None)).is_err());
+            assert!(
+                change(Kind::Append(1), guard, 6, -errno::ECANCELED)
+                    .apply(&there, || Ok(None))
+                    .is_err()
+            );
         }
-        assert!(change(Kind::Append(1), Guard::None, 5, 0).apply(&there, || Ok(None)).is_err(), "versions grow");
+        assert!(
+            change(Kind::Append(1), Guard::None, 5, 0).apply(&there, || Ok(None)).is_err(),
+            "versions grow"
+        );
     }
 
     #[test]
@@ -463,7 +503,11 @@ mod tests {
         let cells = |c: Content| c.map(|o| o.cells).unwrap_or_default();
         let hole = cells(after(&there, Kind::Zero(1, 2), Guard::None, 6));
         assert_eq!((hole.len(), hole[1], hole[2], hole[3]), (6, (0, 0), (0, 0), (105, 3)));
-        assert_eq!(cells(after(&there, Kind::Zero(4, 2), Guard::None, 6)).len(), 4, "the end is cut off");
+        assert_eq!(
+            cells(after(&there, Kind::Zero(4, 2), Guard::None, 6)).len(),
+            4,
+            "the end is cut off"
+        );
         assert_eq!(cells(after(&there, Kind::Zero(9, 2), Guard::None, 6)).len(), 6);
         assert_eq!(cells(after(&None, Kind::Zero(0, 2), Guard::None, 6)).len(), 0);
         for kind in [Kind::Unset(1), Kind::Clear, Kind::Delete] {

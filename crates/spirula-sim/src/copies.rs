@@ -1,5 +1,5 @@
-//! What is stored in the end: every store is sound, copies are alike, shards make one object, and it is what
-//! clients read.
+//! What is stored in the end: every store is sound, copies are alike, shards make one object, and
+//! it is what clients read.
 
 use crate::content;
 use crate::osd::OsdActor;
@@ -31,7 +31,8 @@ impl Scene {
                 .with(o, |o: &mut OsdActor| o.disk.clone())
                 .ok_or_else(|| Sign::Store.of("an OSD is gone"))?;
             let id = disk.identity.osd_id;
-            let unsound = |e: spirula_store::StoreError| Sign::Store.of(format!("store of osd.{id}: {e}"));
+            let unsound =
+                |e: spirula_store::StoreError| Sign::Store.of(format!("store of osd.{id}: {e}"));
             let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(unsound)?;
             let found = spirula_store::tools::check(&store, true).map_err(unsound)?;
             if !found.problems.is_empty() {
@@ -42,44 +43,57 @@ impl Scene {
         let mut objects: BTreeMap<HObject, Held> = BTreeMap::new();
         let end = HObject::pool_start(i64::MAX, 0);
         for (id, store) in &stores {
-            let list =
-                store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| Sign::Store.of(e.to_string()))?;
+            let list = store
+                .list(&HObject::pool_start(0, 0), &end, usize::MAX)
+                .map_err(|e| Sign::Store.of(e.to_string()))?;
             for stored in list {
                 let unread = |e| Sign::Store.of(format!("osd.{id}: {stored:?}: {e}"));
                 let copy = Copy::read(store, &stored).map_err(unread)?;
                 let object = object_of_store(stored.clone());
                 if pool_of_store(object.pool) != object.pool {
-                    return Err(Sign::Copies.of(format!("osd.{id} keeps {object:?}, which nobody can want back")));
+                    return Err(Sign::Copies
+                        .of(format!("osd.{id} keeps {object:?}, which nobody can want back")));
                 }
-                let shard = (0..i8::MAX).find(|s| store_pool(object.pool, *s) == stored.pool).unwrap_or(-1);
+                let shard =
+                    (0..i8::MAX).find(|s| store_pool(object.pool, *s) == stored.pool).unwrap_or(-1);
                 objects.entry(object).or_default().insert((*id, shard), copy);
             }
         }
         let mut heads = 0;
         for (object, held) in &objects {
-            // The pool was deleted a moment ago, and its copies are being removed; that nothing is left of them in the end, the
-            // simulator of PGs shows.
-            let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else { continue };
+            // The pool was deleted a moment ago, and its copies are being removed; that nothing is
+            // left of them in the end, the simulator of PGs shows.
+            let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else {
+                continue;
+            };
             let acting = map.pg_to_up_acting(pg).acting;
             let shard = |i: usize| if pool.is_erasure() { i as i8 } else { -1 };
-            let members = acting.iter().enumerate().map(|(i, o)| (*o, shard(i))).filter(|(o, _)| *o != OSD_NONE);
+            let members = acting
+                .iter()
+                .enumerate()
+                .map(|(i, o)| (*o, shard(i)))
+                .filter(|(o, _)| *o != OSD_NONE);
             let members: Vec<_> = members.collect();
             let number = content::number_of(&object.name);
             let read = number.and_then(|n| finals.get(&(object.pool, n)));
             let clone = object.snap != SNAP_HEAD;
-            if (clone || matches!(read, Some(None))) && held.keys().all(|at| !members.contains(at)) {
-                // It was deleted, and here a whole copy of the PG is being removed that is needed no more.
+            if (clone || matches!(read, Some(None))) && held.keys().all(|at| !members.contains(at))
+            {
+                // It was deleted, and here a whole copy of the PG is being removed that is needed
+                // no more.
                 continue;
             }
             if clone {
-                return Err(
-                    Sign::Copies.of(format!("{object:?} is of no snapshot that is there, on {:?}", held.keys()))
-                );
+                return Err(Sign::Copies.of(format!(
+                    "{object:?} is of no snapshot that is there, on {:?}",
+                    held.keys()
+                )));
             }
             let mut ours = Vec::new();
             for at in members {
                 let Some(copy) = held.get(&at) else {
-                    return Err(Sign::Copies.of(format!("{object:?} is on {:?} of {acting:?}", held.keys())));
+                    return Err(Sign::Copies
+                        .of(format!("{object:?} is on {:?} of {acting:?}", held.keys())));
                 };
                 ours.push((at, copy));
             }
@@ -92,14 +106,19 @@ impl Scene {
             let Some(number) = number else { continue };
             let whiteout = ours.first().is_some_and(|(_, copy)| copy.is_whiteout());
             if whiteout {
-                return Err(Sign::Copies.of(format!("{object:?} is deleted, and there for no clone")));
+                return Err(
+                    Sign::Copies.of(format!("{object:?} is deleted, and there for no clone"))
+                );
             }
             heads += 1;
             let cells = content::cells_of(&data, number).map_err(differs)?;
             match read {
                 Some(Some(read)) if *read != cells => {
                     let (read, stored) = (read.len(), cells.len());
-                    let why = format!("{object:?} was read as other {read} cells than the {stored} that are stored");
+                    let why = format!(
+                        "{object:?} was read as other {read} cells than the {stored} that are \
+                            stored"
+                    );
                     return Err(Sign::Copies.of(why));
                 }
                 Some(None) => return Err(Sign::Copies.of(format!("{object:?} was read as absent"))),
@@ -125,7 +144,9 @@ fn shape_of(map: &OsdMap, pool: &PgPool) -> Option<Shape> {
 fn alike(held: &[((OsdId, i8), &Copy)]) -> Result<Bytes, String> {
     let Some(((first, _), copy)) = held.first() else { return Ok(Bytes::new()) };
     match held.iter().find(|(_, c)| c != copy) {
-        Some(((other, _), differs)) => Err(format!("differs: osd.{first} {copy:?}, osd.{other} {differs:?}")),
+        Some(((other, _), differs)) => {
+            Err(format!("differs: osd.{first} {copy:?}, osd.{other} {differs:?}"))
+        }
         None => Ok(copy.data.clone()),
     }
 }
@@ -135,7 +156,8 @@ fn coded(shape: &Shape, held: &[((OsdId, i8), &Copy)]) -> Result<Bytes, String> 
     if held.len() != shape.k + shape.m {
         return Err(format!("{} shards", held.len()));
     }
-    let shards: Vec<(usize, Bytes)> = held.iter().map(|((_, s), c)| (*s as usize, c.data.clone())).collect();
+    let shards: Vec<(usize, Bytes)> =
+        held.iter().map(|((_, s), c)| (*s as usize, c.data.clone())).collect();
     let some = shards.get(..shape.k).unwrap_or_default();
     let (_, first) = held.first().ok_or("no shards")?;
     for ((osd, s), copy) in held {
@@ -144,8 +166,14 @@ fn coded(shape: &Shape, held: &[((OsdId, i8), &Copy)]) -> Result<Bytes, String> 
             return Err(format!("shard {s} on osd.{osd} differs: {copy:?}, shard 0 {first:?}"));
         }
     }
-    let info = first.attrs.iter().find(|(name, _)| name == INFO_ATTR).map(|(_, v)| v.clone()).unwrap_or_default();
-    let info: ObjectInfo = spirula_encoding::from_slice(&info).map_err(|e| format!("its information: {e}"))?;
+    let info = first
+        .attrs
+        .iter()
+        .find(|(name, _)| name == INFO_ATTR)
+        .map(|(_, v)| v.clone())
+        .unwrap_or_default();
+    let info: ObjectInfo =
+        spirula_encoding::from_slice(&info).map_err(|e| format!("its information: {e}"))?;
     let data = join(shape, some).map_err(|e| e.to_string())?;
     if (data.len() as u64) < info.size {
         return Err(format!("{} bytes of {}", data.len(), info.size));
@@ -164,14 +192,25 @@ struct Copy {
 impl std::fmt::Debug for Copy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sum = spirula_encoding::crc::crc32c(0, &self.data);
-        write!(f, "{} bytes (crc {sum:#x}), attributes {:?}, omap {:?}", self.data.len(), self.attrs, self.omap)
+        write!(
+            f,
+            "{} bytes (crc {sum:#x}), attributes {:?}, omap {:?}",
+            self.data.len(),
+            self.attrs,
+            self.omap
+        )
     }
 }
 
 impl Copy {
     /// Is it deleted, and there for its clones?
     fn is_whiteout(&self) -> bool {
-        let info = self.attrs.iter().find(|(name, _)| name == INFO_ATTR).map(|(_, v)| v.clone()).unwrap_or_default();
+        let info = self
+            .attrs
+            .iter()
+            .find(|(name, _)| name == INFO_ATTR)
+            .map(|(_, v)| v.clone())
+            .unwrap_or_default();
         spirula_encoding::from_slice::<ObjectInfo>(&info).is_ok_and(|i| i.has(ObjectInfo::WHITEOUT))
     }
 
@@ -180,7 +219,10 @@ impl Copy {
         let data = store.read_blocking(object, 0, size)?.unwrap_or_default();
         let mut attrs = store.attrs(object)?.unwrap_or_default();
         attrs.sort();
-        let omap = store.omap_range(object, None, b"", usize::MAX, usize::MAX)?.map(|p| p.pairs).unwrap_or_default();
+        let omap = store
+            .omap_range(object, None, b"", usize::MAX, usize::MAX)?
+            .map(|p| p.pairs)
+            .unwrap_or_default();
         Ok(Self { data, attrs, omap })
     }
 }

@@ -1,8 +1,8 @@
 //! A block device of an OSD. What was written and not flushed may be lost, kept or torn when the
 //! power goes; a write that was under way may have got anywhere.
 //!
-//! A crash falls between any two operations that were not said to be done. Contents are pages shared between copies: large empty devices cost
-//! nothing.
+//! A crash falls between any two operations that were not said to be done. Contents are pages
+//! shared between copies: large empty devices cost nothing.
 
 use crate::rng::Rng;
 use spirula_store::device::BlockDevice;
@@ -38,7 +38,9 @@ impl Pages {
 
     fn read(&self, buf: &mut [u8], offset: usize) {
         Self::each(offset, buf.len(), |page, there, here| {
-            if let (Some(p), Some(b)) = (self.0.get(page).and_then(|p| p.get(there)), buf.get_mut(here)) {
+            if let (Some(p), Some(b)) =
+                (self.0.get(page).and_then(|p| p.get(there)), buf.get_mut(here))
+            {
                 b.copy_from_slice(p);
             }
         });
@@ -154,7 +156,9 @@ impl Device {
         let flushed = d.log.iter().rposition(|o| matches!(o.what, What::Flush)).unwrap_or(0);
         for (i, op) in std::mem::take(&mut d.log).into_iter().enumerate() {
             match &op.what {
-                What::Write { offset, data, durable } if *durable || i < flushed => d.stable.write(data, *offset),
+                What::Write { offset, data, durable } if *durable || i < flushed => {
+                    d.stable.write(data, *offset)
+                }
                 What::Write { .. } => d.log.push(op),
                 What::Flush => {}
             }
@@ -168,7 +172,8 @@ impl Device {
         let d = &mut *d;
         let log = std::mem::take(&mut d.log);
         let done = |o: &Op| o.place < cut;
-        let flushed = log.iter().rposition(|o| done(o) && matches!(o.what, What::Flush)).unwrap_or(0);
+        let flushed =
+            log.iter().rposition(|o| done(o) && matches!(o.what, What::Flush)).unwrap_or(0);
         for (i, op) in log.into_iter().enumerate().filter(|(_, o)| o.place <= cut) {
             let done = done(&op);
             let What::Write { offset, data, durable } = op.what else { continue };
@@ -196,8 +201,8 @@ impl Device {
         self.lock().dies_after = Some(n);
     }
 
-    /// From now on what it says that it has flushed may be lost all the same; or (`None`) no more, and it writes what
-    /// it has.
+    /// From now on what it says that it has flushed may be lost all the same; or (`None`) no more,
+    /// and it writes what it has.
     pub fn lie(&self, lies: Option<Lie>) {
         let mut d = self.lock();
         d.lies = lies;
@@ -213,7 +218,8 @@ impl Device {
         self.lock().cold = cold;
     }
 
-    /// Others have taken all room of the file system that it lies on but so many bytes; `None`: it has all that it may need.
+    /// Others have taken all room of the file system that it lies on but so many bytes; `None`: it
+    /// has all that it may need.
     pub fn leave(&self, room: Option<u64>) {
         self.lock().room = room;
     }
@@ -228,19 +234,22 @@ impl Device {
         self.lock().died
     }
 
-    /// Damages a page that holds something, from `from` on: it cannot be read any more, or reads as something
-    /// else. False if there is none.
+    /// Damages a page that holds something, from `from` on: it cannot be read any more, or reads as
+    /// something else. False if there is none.
     pub fn rot(&self, from: u64, rng: &mut Rng) -> bool {
         let mut d = self.lock();
         let d = &mut *d;
         let first = from as usize / PAGE;
         let empty: Page = Arc::new([0; PAGE]);
         let holds = |(_, p): &(usize, &Page)| ***p != *empty;
-        let used: Vec<usize> = d.stable.0.iter().enumerate().skip(first).filter(holds).map(|(i, _)| i).collect();
+        let used: Vec<usize> =
+            d.stable.0.iter().enumerate().skip(first).filter(holds).map(|(i, _)| i).collect();
         let Some(page) = rng.pick(&used).copied() else { return false };
         let (kind, other) = (rng.below(4), rng.pick(&used).copied().unwrap_or(page));
-        let (sector, bit) =
-            (rng.below((PAGE / SECTOR) as u64) as usize * SECTOR, rng.below(SECTOR as u64 * 8) as usize);
+        let (sector, bit) = (
+            rng.below((PAGE / SECTOR) as u64) as usize * SECTOR,
+            rng.below(SECTOR as u64 * 8) as usize,
+        );
         match kind {
             0 => drop(d.unreadable.insert(page)),
             // What belongs elsewhere, or nothing, is read there.
@@ -254,7 +263,10 @@ impl Device {
             }
             _ => {
                 for pages in [&mut d.now, &mut d.stable] {
-                    let byte = pages.0.get_mut(page).and_then(|p| Arc::make_mut(p).get_mut(sector + bit / 8));
+                    let byte = pages
+                        .0
+                        .get_mut(page)
+                        .and_then(|p| Arc::make_mut(p).get_mut(sector + bit / 8));
                     byte.into_iter().for_each(|b| *b ^= 1 << (bit % 8));
                 }
             }
@@ -270,7 +282,8 @@ impl Device {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if !d.unreadable.is_empty() {
-            let (first, end) = ((offset as usize).div_ceil(PAGE), (offset as usize + data.len()) / PAGE);
+            let (first, end) =
+                ((offset as usize).div_ceil(PAGE), (offset as usize + data.len()) / PAGE);
             d.unreadable.retain(|p| !(first..end).contains(p));
         }
         d.now.write(&data, offset as usize);

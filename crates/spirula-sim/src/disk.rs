@@ -28,7 +28,16 @@ impl Disk {
         let hard = HardState { term: first.term, vote: 0, commit: first.index };
         let log = image::log_file(identity.fsid, 0);
         let snapshot = image::snapshot_file(&identity, 0, &hard, first);
-        Self { identity, snapshot, synced: log.len(), log, seq: 0, replacing: None, bug, held: Vec::new() }
+        Self {
+            identity,
+            snapshot,
+            synced: log.len(),
+            log,
+            seq: 0,
+            replacing: None,
+            bug,
+            held: Vec::new(),
+        }
     }
 
     /// Begins a write; it is there when [`Self::sync`] is called.
@@ -95,7 +104,11 @@ impl Disk {
 
     /// A bit flips in what was acknowledged.
     pub fn rot(&mut self, rng: &mut Rng) {
-        let (file, end) = if rng.one_in(2) { (&mut self.snapshot, usize::MAX) } else { (&mut self.log, self.synced) };
+        let (file, end) = if rng.one_in(2) {
+            (&mut self.snapshot, usize::MAX)
+        } else {
+            (&mut self.log, self.synced)
+        };
         let at = rng.below(file.len().min(end) as u64) as usize;
         if let Some(byte) = file.get_mut(at) {
             *byte ^= 1 << rng.below(8);

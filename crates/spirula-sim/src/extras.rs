@@ -1,7 +1,7 @@
 //! Trouble that only some seeds have: erasure-coded pools and rarer faults.
 //!
-//! A seed's extras, and when they strike, are drawn from a stream of their own, so that one more kind changes
-//! nothing in the seeds that lack it.
+//! A seed's extras, and when they strike, are drawn from a stream of their own, so that one more
+//! kind changes nothing in the seeds that lack it.
 
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Extra {
     /// An erasure-coded pool beside the others.
     Erasure,
-    /// The cluster falls apart into two sides, each with OSDs and clients; what the monitors lack may be marked
-    /// down at once.
+    /// The cluster falls apart into two sides, each with OSDs and clients; what the monitors lack
+    /// may be marked down at once.
     Sides,
     /// A connection ends for one side long before the other, whose bytes still come.
     HalfOpen,
@@ -45,7 +45,8 @@ pub enum Extra {
     Full,
     /// The monitor that leads is cut off from the other monitors, while commands still reach it.
     Leader,
-    /// All clients but the first only read, and are cut off together with an OSD, which is marked down.
+    /// All clients but the first only read, and are cut off together with an OSD, which is marked
+    /// down.
     Readers,
     /// Objects are made copies of each other.
     Copies,
@@ -73,7 +74,8 @@ pub enum Extra {
     Sessions,
     /// Connections between OSDs are reset within any of the bytes that are under way.
     Resets,
-    /// All clients but the first only read, and wake up with an OSD that was suspended while others took its place.
+    /// All clients but the first only read, and wake up with an OSD that was suspended while others
+    /// took its place.
     Asleep,
     /// A client sends the monitors whatever bytes and arguments there are.
     Fuzz,
@@ -81,15 +83,17 @@ pub enum Extra {
     Room,
     /// Clients watch objects and notify those who do.
     Watches,
-    /// Clients make snapshots, read at them, roll objects back to them, and remove them. Not where there is no room for them.
+    /// Clients make snapshots, read at them, roll objects back to them, and remove them. Not where
+    /// there is no room for them.
     Snaps,
     /// One client has many requests under way: it begins them by the dozen, also on one object.
     Many,
 }
 
 impl Extra {
-    /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
-    /// only who asks for it by name, as planted bugs do). Snapshots and watches are nothing rare: they are in one of so many of all seeds.
+    /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras
+    /// has it (0: none, only who asks for it by name, as planted bugs do). Snapshots and watches
+    /// are nothing rare: they are in one of so many of all seeds.
     pub const ALL: [(&'static str, Self, u64); 31] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
@@ -153,8 +157,12 @@ impl Extra {
             Self::Lost => &["OSD declared lost"],
             Self::Flags => &["nodown set", "noup set"],
             Self::Pools => &["pool made", "pool deleted"],
-            Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
-            Self::Suspend => &["machine suspended", "wall clock stood still", "all clocks stood still"],
+            Self::Shape => {
+                &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"]
+            }
+            Self::Suspend => {
+                &["machine suspended", "wall clock stood still", "all clocks stood still"]
+            }
             Self::Load => &["machine loaded"],
             Self::Many => &["many requests under way"],
             Self::Lies => &["power failed at who lies"],
@@ -169,10 +177,16 @@ impl Extra {
             ],
             Self::Room => &["room taken", "PG waits for room"],
             Self::Resets => &["stream reset", "session resumed"],
-            Self::Watches => {
-                &["watch had", "watch lost", "notification complete", "notification late", "notified again"]
+            Self::Watches => &[
+                "watch had",
+                "watch lost",
+                "notification complete",
+                "notification late",
+                "notified again",
+            ],
+            Self::Snaps => {
+                &["snapshot made", "snapshot removed", "read at a snapshot", "rolled back"]
             }
-            Self::Snaps => &["snapshot made", "snapshot removed", "read at a snapshot", "rolled back"],
         }
     }
 }
@@ -249,7 +263,8 @@ pub struct Code {
 impl Code {
     /// One, and how many OSDs it asks for at least.
     pub fn draw(rng: &mut Rng) -> Self {
-        let (k, m) = *rng.pick(&[(2, 1), (2, 1), (2, 2), (2, 2), (3, 2), (4, 2)]).unwrap_or(&(2, 1));
+        let (k, m) =
+            *rng.pick(&[(2, 1), (2, 1), (2, 2), (2, 2), (3, 2), (4, 2)]).unwrap_or(&(2, 1));
         Self { k, m, overwrites: !rng.one_in(4) }
     }
 }
@@ -267,7 +282,10 @@ impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
         self.prepare_troubles();
-        if [Extra::Scrub, Extra::Rot, Extra::Full, Extra::Lies, Extra::Room].into_iter().any(|e| self.extras.has(e)) {
+        if [Extra::Scrub, Extra::Rot, Extra::Full, Extra::Lies, Extra::Room]
+            .into_iter()
+            .any(|e| self.extras.has(e))
+        {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
         }
@@ -299,8 +317,10 @@ impl Scene {
         ]);
         if self.extras.has(Extra::Rot) && m == 1 {
             // See `Scene::rot`.
-            let set =
-                format!(r#"{{"prefix": "osd pool set", "pool": "coded", "var": "min_size", "val": "{}"}}"#, k + 1);
+            let set = format!(
+                r#"{{"prefix": "osd pool set", "pool": "coded", "var": "min_size", "val": "{}"}}"#,
+                k + 1
+            );
             self.orders_in_turn([set]);
         }
         if overwrites {
@@ -318,7 +338,9 @@ impl Scene {
     /// Ends what is over of the extras.
     pub fn end_due_extras(&mut self) {
         let now = self.world.now;
-        for (id, (_, usual)) in self.slowed.extract_if(.., |_, (until, _)| *until <= now).collect::<Vec<_>>() {
+        for (id, (_, usual)) in
+            self.slowed.extract_if(.., |_, (until, _)| *until <= now).collect::<Vec<_>>()
+        {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
         self.new_disks_start();
@@ -354,7 +376,10 @@ impl Scene {
         let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(now_and_then).collect();
         // Each strikes once before any strikes again: a seed with many has few turns for each.
         let rest: Vec<Extra> = here.iter().copied().filter(|e| !self.tried.has(*e)).collect();
-        let Some(what) = self.extra_rng.pick(if rest.is_empty() { &here } else { &rest }).copied() else { return };
+        let Some(what) = self.extra_rng.pick(if rest.is_empty() { &here } else { &rest }).copied()
+        else {
+            return;
+        };
         self.tried = self.tried.and(what);
         match what {
             Extra::Erasure => self.grow_coded(),
@@ -369,8 +394,11 @@ impl Scene {
             Extra::Slow => self.slow_disk(),
             Extra::Clocks => self.clock_jumps(),
             Extra::Scrub => {
-                let how =
-                    self.extra_rng.pick(&["scrub", "deep-scrub", "deep-scrub", "repair"]).copied().unwrap_or("scrub");
+                let how = self
+                    .extra_rng
+                    .pick(&["scrub", "deep-scrub", "deep-scrub", "repair"])
+                    .copied()
+                    .unwrap_or("scrub");
                 self.probe("scrub ordered");
                 self.tell_manager(format!(r#"{{"prefix": "osd {how}", "who": "all"}}"#));
             }
@@ -446,7 +474,8 @@ impl Scene {
     pub fn end_extras(&mut self) -> Result<(), Wrong> {
         self.end_fuzz()?;
         if self.extras.has(Extra::Full) {
-            let was_full = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
+            let was_full =
+                |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
             if self.clients.clone().into_iter().any(|c| was_full(self, c)) {
                 self.probe("pools full");
             }
@@ -455,10 +484,18 @@ impl Scene {
             first.and_then(|c| self.world.with(c, |c: &mut Client| c.purge = all));
         }
         let counts = |c: &mut Client| (c.guarded, c.given_up);
-        for (guarded, given_up) in
-            self.clients.clone().into_iter().filter_map(|c| self.world.with(c, counts)).collect::<Vec<_>>()
+        for (guarded, given_up) in self
+            .clients
+            .clone()
+            .into_iter()
+            .filter_map(|c| self.world.with(c, counts))
+            .collect::<Vec<_>>()
         {
-            for (name, n) in [("guard held", guarded[0]), ("guard failed", guarded[1]), ("read given up", given_up)] {
+            for (name, n) in [
+                ("guard held", guarded[0]),
+                ("guard failed", guarded[1]),
+                ("read given up", given_up),
+            ] {
                 if n > 0 {
                     *self.probes.entry(name).or_insert(0) += n;
                 }
@@ -468,7 +505,11 @@ impl Scene {
             let sessions = self.world.with(o, |o: &mut OsdActor| o.sessions).unwrap_or_default();
             let fell = self.world.with(o, |o: &mut OsdActor| o.fallen_back).unwrap_or_default();
             let [lost, resumed, overfull] = sessions;
-            let all = [("session lost", lost), ("session resumed", resumed), ("session overfull", overfull)];
+            let all = [
+                ("session lost", lost),
+                ("session resumed", resumed),
+                ("session overfull", overfull),
+            ];
             for (name, n) in all.into_iter().chain([("PG fell back", fell)]) {
                 if n > 0 {
                     *self.probes.entry(name).or_insert(0) += n;
@@ -481,19 +522,32 @@ impl Scene {
         }
         for (i, name) in Extra::Snaps.shows().iter().enumerate() {
             let done = |c: &mut Client| c.of_snaps.get(i).copied().unwrap_or(0);
-            let all = self.clients.clone().into_iter().map(|c| self.world.with(c, done).unwrap_or(0)).sum::<u64>();
+            let all = self
+                .clients
+                .clone()
+                .into_iter()
+                .map(|c| self.world.with(c, done).unwrap_or(0))
+                .sum::<u64>();
             if all > 0 {
                 *self.probes.entry(name).or_insert(0) += all;
             }
         }
         for (i, name) in Extra::Watches.shows().iter().enumerate() {
-            let done = |c: &mut Client| c.watching.as_ref().and_then(|w| w.counts.get(i)).copied().unwrap_or(0);
-            let all = self.clients.clone().into_iter().map(|c| self.world.with(c, done).unwrap_or(0)).sum::<u64>();
+            let done = |c: &mut Client| {
+                c.watching.as_ref().and_then(|w| w.counts.get(i)).copied().unwrap_or(0)
+            };
+            let all = self
+                .clients
+                .clone()
+                .into_iter()
+                .map(|c| self.world.with(c, done).unwrap_or(0))
+                .sum::<u64>();
             if all > 0 {
                 *self.probes.entry(name).or_insert(0) += all;
             }
         }
-        let many = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.most >= BURST).unwrap_or(false);
+        let many =
+            |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.most >= BURST).unwrap_or(false);
         if self.clients.clone().into_iter().any(|c| many(self, c)) {
             self.probe("many requests under way");
         }
@@ -529,7 +583,8 @@ impl Scene {
         if self.rotten.is_some() || self.manager.is_none() {
             return Ok(());
         }
-        self.inconsistent().map_or(Ok(()), |why| Err(Sign::Scrub.of(format!("nothing was damaged, yet {why}"))))
+        self.inconsistent()
+            .map_or(Ok(()), |why| Err(Sign::Scrub.of(format!("nothing was damaged, yet {why}"))))
     }
 
     /// In peace everything is scrubbed and what is bad is repaired, as often as it takes.
@@ -552,7 +607,8 @@ impl Scene {
             }
             if self.world.now > until {
                 let found = self.inconsistent();
-                return Err(Sign::Scrub.of(format!("not scrubbed in peace: {before:?}, {after:?}, {found:?}")));
+                return Err(Sign::Scrub
+                    .of(format!("not scrubbed in peace: {before:?}, {after:?}, {found:?}")));
             }
         }
     }
@@ -592,7 +648,9 @@ impl Scene {
         if self.extra_rng.one_in(4) {
             self.probe("pg_num of a coded pool changed");
             let val = self.extra_rng.pick(&[4, 6, 8]).copied().unwrap_or(4);
-            self.order(format!(r#"{{"prefix": "osd pool set", "pool": "coded", "var": "pg_num", "val": "{val}"}}"#));
+            self.order(format!(
+                r#"{{"prefix": "osd pool set", "pool": "coded", "var": "pg_num", "val": "{val}"}}"#
+            ));
         }
     }
 
@@ -624,7 +682,8 @@ impl Scene {
         }
     }
 
-    /// The monitor that leads hears no other one for some time, nor is it heard; everyone else hears it.
+    /// The monitor that leads hears no other one for some time, nor is it heard; everyone else
+    /// hears it.
     fn cut_leader(&mut self) {
         let Some(leader) = self.mons.clone().into_iter().find(|m| self.leads(*m)) else { return };
         if self.world.now < self.healed_at {
@@ -638,7 +697,8 @@ impl Scene {
         self.healed_at = self.world.now + self.extra_rng.between(1_500_000, 4_000_000);
     }
 
-    /// An OSD and those who only read know of nothing else for some time, in which others take the OSD's place.
+    /// An OSD and those who only read know of nothing else for some time, in which others take the
+    /// OSD's place.
     fn cut_readers(&mut self) {
         if self.world.now < self.healed_at {
             return;
@@ -665,7 +725,8 @@ impl Scene {
         self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
     }
 
-    /// These and all others do not hear each other, but for what `speaks`, one of these, says to monitors.
+    /// These and all others do not hear each other, but for what `speaks`, one of these, says to
+    /// monitors.
     pub fn part(&mut self, apart: &[ActorId], speaks: Option<ActorId>) {
         let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
         let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
@@ -686,7 +747,8 @@ impl Scene {
         }
         self.probe("disk slow");
         let until = self.world.now + self.extra_rng.between(500_000, 10_000_000);
-        let usual = self.world.with(target, |o: &mut OsdActor| std::mem::replace(&mut o.disk_us, SLOW_US));
+        let usual =
+            self.world.with(target, |o: &mut OsdActor| std::mem::replace(&mut o.disk_us, SLOW_US));
         self.slowed.insert(target, (until, usual.unwrap_or(2000)));
     }
 
@@ -702,18 +764,34 @@ impl Scene {
 
 /// How clients fill small disks.
 pub fn filling(pace: Pace) -> Pace {
-    Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2, ..pace }
+    Pace {
+        objects: 60,
+        under_way: pace.under_way.min(2),
+        idle: 1,
+        changes: 80,
+        cells: 8000,
+        large: 2,
+        ..pace
+    }
 }
 
 /// How clients write much, so that much is under way when room goes.
 pub fn busy(pace: Pace) -> Pace {
-    Pace { under_way: pace.under_way + 3, idle: 1, changes: 80, cells: pace.cells.max(1000), large: 4, ..pace }
+    Pace {
+        under_way: pace.under_way + 3,
+        idle: 1,
+        changes: 80,
+        cells: pace.cells.max(1000),
+        large: 4,
+        ..pace
+    }
 }
 
 /// Operations that a client with many begins at once.
 const BURST: usize = 40;
 
-/// How one client has many requests under way. Where there is no room that is as it is: nobody gets an answer.
+/// How one client has many requests under way. Where there is no room that is as it is: nobody gets
+/// an answer.
 pub fn many(pace: Pace) -> Pace {
     Pace { under_way: 5 * BURST, burst: BURST, ..pace }
 }
@@ -723,7 +801,8 @@ pub fn reading(pace: &Pace) -> Pace {
     Pace { changes: 0, under_way: 400, idle: 1, copies: 0, snaps: false, ..pace.clone() }
 }
 
-/// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.
+/// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number
+/// will do.
 pub fn appends_only(map: &OsdMap, pool: i64) -> u64 {
     let p = map.pool(pool).filter(|p| p.is_erasure() && !p.has_flag(pool_flag::EC_OVERWRITES));
     p.map_or(0, |p| u64::from(p.stripe_width))

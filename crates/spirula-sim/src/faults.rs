@@ -87,8 +87,14 @@ impl Scene {
             }
             4 => {
                 self.probe("one way cut");
-                let all: Vec<ActorId> =
-                    self.mons.iter().chain(&self.commanders).chain(&self.osds).chain(&self.clients).copied().collect();
+                let all: Vec<ActorId> = self
+                    .mons
+                    .iter()
+                    .chain(&self.commanders)
+                    .chain(&self.osds)
+                    .chain(&self.clients)
+                    .copied()
+                    .collect();
                 if let Some(other) = self.rng.pick(&all).copied() {
                     let (a, b) = if self.rng.one_in(2) { (target, other) } else { (other, target) };
                     self.world.cut(a, b);
@@ -126,7 +132,9 @@ impl Scene {
             2 => {
                 if self.rng.one_in(3) {
                     self.probe("all OSDs killed");
-                    for o in self.osds.clone().into_iter().filter(|o| !self.lies(*o)).collect::<Vec<_>>() {
+                    for o in
+                        self.osds.clone().into_iter().filter(|o| !self.lies(*o)).collect::<Vec<_>>()
+                    {
                         self.kill(o, 2_000_000);
                     }
                 } else {
@@ -175,7 +183,9 @@ impl Scene {
             10 => {
                 self.probe("disk dies");
                 let n = self.rng.below(30);
-                self.world.with(target, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.die_after(n)));
+                self.world.with(target, |o: &mut OsdActor| {
+                    o.disk.devices.iter().for_each(|d| d.die_after(n))
+                });
                 // Whether it stops or not: it is started again.
                 let at = self.until(6_000_000);
                 self.down.insert(target, at);
@@ -239,7 +249,9 @@ impl Scene {
             self.probe("pg_num changed");
             ("pg_num", *self.rng.pick(&[4, 6, 8, 12, 16]).unwrap_or(&8))
         };
-        self.order(format!(r#"{{"prefix": "osd pool set", "pool": "pool0", "var": "{var}", "val": "{val}"}}"#));
+        self.order(format!(
+            r#"{{"prefix": "osd pool set", "pool": "pool0", "var": "{var}", "val": "{val}"}}"#
+        ));
     }
 
     /// A monitor loses its disk and joins anew, if the others can do without it.
@@ -248,13 +260,17 @@ impl Scene {
             return;
         }
         let voters = |w: &mut World, m: ActorId| {
-            w.with(m, |a: &mut MonActor| a.mon.as_ref().and_then(|m| Some(m.node()?.members().voters.len()))).flatten()
+            w.with(m, |a: &mut MonActor| {
+                a.mon.as_ref().and_then(|m| Some(m.node()?.members().voters.len()))
+            })
+            .flatten()
         };
         if voters(&mut self.world, target).is_none_or(|v| v < 3) {
             return;
         }
         self.wiped = true;
-        // Before it is lost it rots, wherever that may be. It must not be started with: a vote or an entry would be forgotten.
+        // Before it is lost it rots, wherever that may be. It must not be started with: a vote or
+        // an entry would be forgotten.
         let mut rng = Rng::new(self.world.now);
         let refused = |a: &mut MonActor| {
             (0..ROTS).all(|_| {
@@ -264,7 +280,9 @@ impl Scene {
             })
         };
         match self.world.with(target, refused) {
-            Some(false) => self.world.exits.push((target, "it takes a rotten store for a whole one".into())),
+            Some(false) => {
+                self.world.exits.push((target, "it takes a rotten store for a whole one".into()))
+            }
             _ => self.probe("monitor's disk rotten, and lost"),
         }
         self.world.crash(target);

@@ -1,10 +1,11 @@
-//! A client that means harm: bytes that are no messages, messages that are nearly whole, and every command that monitors know, with
-//! arguments that nobody would give. It has every right, and no luck: nothing that it says may end a monitor, stop the quorum, or
-//! change what others see.
+//! A client that means harm: bytes that are no messages, messages that are nearly whole, and every
+//! command that monitors know, with arguments that nobody would give. It has every right, and no
+//! luck: nothing that it says may end a monitor, stop the quorum, or change what others see.
 //!
-//! Its commands are drawn from the monitors' own table by the signatures, so that a new command is among them without a word here. They name
-//! nothing that the rest of the story lives on: OSDs that are not there, pools, users and keys that are its own. Commands that name
-//! nothing and mean the whole cluster are left out ([`WHOLE`]).
+//! Its commands are drawn from the monitors' own table by the signatures, so that a new command is
+//! among them without a word here. They name nothing that the rest of the story lives on: OSDs that
+//! are not there, pools, users and keys that are its own. Commands that name nothing and mean the
+//! whole cluster are left out ([`WHOLE`]).
 
 use crate::monitor::addr_of;
 use crate::rng::Rng;
@@ -12,7 +13,9 @@ use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use spirula_messages::ceph::op::{self, OsdOp};
-use spirula_messages::ceph::{MCommand, MMonCommand, MMonCommandAck, MMonGetVersion, MMonSubscribe, Subscription};
+use spirula_messages::ceph::{
+    MCommand, MMonCommand, MMonCommandAck, MMonGetVersion, MMonSubscribe, Subscription,
+};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
 use spirula_mon::commands::CommandSpec;
@@ -120,14 +123,16 @@ pub fn is_of_the_story(pool: &str) -> bool {
     STORY.iter().any(|s| pool.starts_with(s))
 }
 
-/// A vector of operations with arguments that nobody would give. What it may write is little, or more than any object may have.
+/// A vector of operations with arguments that nobody would give. What it may write is little, or
+/// more than any object may have.
 pub fn odd_ops(rng: &mut Rng) -> Vec<OsdOp> {
     let all: Vec<u16> = (0x1000..0x3000).filter(|n| op::name(*n) != "???").collect();
     (0..rng.between(1, 4)).map(|_| odd_op(&all, rng)).collect()
 }
 
 fn odd_op(all: &[u16], rng: &mut Rng) -> OsdOp {
-    let number = if rng.one_in(16) { rng.bits() as u16 } else { rng.pick(all).copied().unwrap_or_default() };
+    let number =
+        if rng.one_in(16) { rng.bits() as u16 } else { rng.pick(all).copied().unwrap_or_default() };
     let mut o = OsdOp::new(number);
     let bytes = rng.below(200);
     o.indata = (0..bytes).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
@@ -156,7 +161,8 @@ fn odd_op(all: &[u16], rng: &mut Rng) -> OsdOp {
         _ => {}
     }
     if matches!(o.op, op::WATCH | op::NOTIFY) {
-        // What becomes of a watch or a notification is told by cookies, which a client gives out itself: those of its own have small numbers.
+        // What becomes of a watch or a notification is told by cookies, which a client gives out
+        // itself: those of its own have small numbers.
         o.union[7] |= 0x80;
     }
     o.flags = if rng.one_in(8) { rng.bits() as u32 } else { rng.below(4) as u32 };
@@ -183,7 +189,8 @@ pub struct Fuzzer {
 /// The commands that it may give.
 fn safe() -> &'static [&'static CommandSpec] {
     static SAFE: LazyLock<Vec<&CommandSpec>> = LazyLock::new(|| {
-        let whole = |s: &CommandSpec| WHOLE.iter().any(|w| format!("{} ", s.prefix()).starts_with(w));
+        let whole =
+            |s: &CommandSpec| WHOLE.iter().any(|w| format!("{} ", s.prefix()).starts_with(w));
         spirula_mon::commands::specs().filter(|s| !whole(s)).collect()
     });
     &SAFE
@@ -211,7 +218,8 @@ impl Fuzzer {
         self.next_conn += 1;
         let conn = World::conn_numbers(local.id) + self.next_conn;
         let (addrs, features) = (AddrVec::default(), spirula_types::features::PACIFIC);
-        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id: 0, addrs, features };
+        let peer =
+            Peer { kind: EntityType::Client, id: "admin".into(), global_id: 0, addrs, features };
         (self.conn, self.ready) = (Some(conn), false);
         out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), peer });
     }
@@ -230,7 +238,8 @@ impl Fuzzer {
             0 => "9".repeat(self.rng.between(1, 3000) as usize),
             1 => "x".repeat(2 << self.rng.below(17)),
             2 => match String::from_utf8_lossy(&self.bytes(40)).into_owned() {
-                // The monitors of the story are called by one letter each, and are not to be removed.
+                // The monitors of the story are called by one letter each, and are not to be
+                // removed.
                 monitor if monitor.len() == 1 => monitor + "_",
                 text => text,
             },
@@ -259,21 +268,31 @@ impl Fuzzer {
 
     /// One that is not there, whatever a careless reader makes of the number.
     fn osd(&mut self) -> Value {
-        let all =
-            [json!(-1), json!(i32::MAX), json!(i64::MIN), json!(1e300), json!(100_000), json!("osd.99999"), json!("")];
+        let all = [
+            json!(-1),
+            json!(i32::MAX),
+            json!(i64::MIN),
+            json!(1e300),
+            json!(100_000),
+            json!("osd.99999"),
+            json!(""),
+        ];
         self.rng.pick(&all).cloned().unwrap_or_default()
     }
 
     /// An argument as its signature describes it, or another.
     fn argument(&mut self, name: &str, word: &str) -> Value {
-        let field = |key: &str| word.split(',').find_map(|p| p.strip_prefix(key)?.strip_prefix('='));
+        let field =
+            |key: &str| word.split(',').find_map(|p| p.strip_prefix(key)?.strip_prefix('='));
         // An OSD may be drawn as any text or number.
-        if field("type") == Some("CephOsdName") || ["id", "ids", "osds", "who_osd"].contains(&name) {
+        if field("type") == Some("CephOsdName") || ["id", "ids", "osds", "who_osd"].contains(&name)
+        {
             return self.osd();
         }
         match field("type") {
             _ if self.rng.one_in(16) => self.number(),
-            Some("CephInt" | "CephFloat") => match field("range").and_then(|r| r.split('|').next()) {
+            Some("CephInt" | "CephFloat") => match field("range").and_then(|r| r.split('|').next())
+            {
                 Some(low) if self.rng.one_in(4) => json!(low.parse::<f64>().unwrap_or_default()),
                 _ => self.number(),
             },
@@ -291,7 +310,9 @@ impl Fuzzer {
         let Some(spec) = self.rng.pick(safe()).copied() else { return String::new() };
         let mut cmd = serde_json::Map::from_iter([("prefix".to_owned(), spec.prefix().into())]);
         for word in spec.sig.split_whitespace() {
-            let Some(name) = word.strip_prefix("name=").and_then(|w| w.split(',').next()) else { continue };
+            let Some(name) = word.strip_prefix("name=").and_then(|w| w.split(',').next()) else {
+                continue;
+            };
             let optional = word.to_lowercase().contains("req=false");
             if self.rng.one_in(if optional { 2 } else { 20 }) {
                 continue;
@@ -332,22 +353,37 @@ impl Fuzzer {
         match self.rng.below(24) {
             0 => {
                 // Any type, and any bytes.
-                let kind = if self.rng.one_in(3) { 0x5300 + self.rng.below(128) } else { self.rng.below(200) };
+                let kind = if self.rng.one_in(3) {
+                    0x5300 + self.rng.below(128)
+                } else {
+                    self.rng.below(200)
+                };
                 let (front, data) = (self.bytes(300), self.bytes(100));
                 Message { kind: kind as u16, tid, front, data, ..Message::default() }
             }
             1 => {
                 // One that was whole.
-                let what = vec![Subscription { what: self.text(), start: self.rng.bits(), once: self.rng.one_in(2) }];
+                let what = vec![Subscription {
+                    what: self.text(),
+                    start: self.rng.bits(),
+                    once: self.rng.one_in(2),
+                }];
                 let mut m = match self.rng.below(3) {
                     0 => MMonSubscribe { what, hostname: self.text() }.into_message(tid),
-                    1 => MMonGetVersion { handle: self.rng.bits(), what: self.text() }.into_message(tid),
-                    _ => MMonCommand { version: 0, fsid: self.fsid, cmd: vec![self.text()], input: self.bytes(50) }
+                    1 => MMonGetVersion { handle: self.rng.bits(), what: self.text() }
                         .into_message(tid),
+                    _ => MMonCommand {
+                        version: 0,
+                        fsid: self.fsid,
+                        cmd: vec![self.text()],
+                        input: self.bytes(50),
+                    }
+                    .into_message(tid),
                 };
                 let mut front = m.front.to_vec();
                 for _ in 0..self.rng.below(4) {
-                    let (at, to) = (self.rng.below(front.len() as u64) as usize, self.rng.bits() as u8);
+                    let (at, to) =
+                        (self.rng.below(front.len() as u64) as usize, self.rng.bits() as u8);
                     if let Some(b) = front.get_mut(at) {
                         *b = to;
                     }
@@ -359,13 +395,16 @@ impl Fuzzer {
             2 if self.rng.one_in(4) => {
                 // More than a request may have, or nearly.
                 let input = vec![b'x'; 1 << self.rng.between(16, 23)].into();
-                MMonCommand { version: 0, fsid: self.fsid, cmd: vec![self.command()], input }.into_message(tid)
+                MMonCommand { version: 0, fsid: self.fsid, cmd: vec![self.command()], input }
+                    .into_message(tid)
             }
             _ => {
                 let (cmd, input) = (vec![self.command()], self.input());
                 match self.rng.one_in(16) {
                     true => MCommand { fsid: self.fsid, cmd, input }.into_message(tid),
-                    false => MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(tid),
+                    false => {
+                        MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(tid)
+                    }
                 }
             }
         }

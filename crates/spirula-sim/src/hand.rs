@@ -97,7 +97,13 @@ impl Case {
         let pg = map.object_to_pg(&locator(self.pool), &name(OBJECT)).unwrap();
         let place = map.pg_to_up_acting(pg);
         let (primary, acting) = (place.acting_primary, place.acting);
-        Placed { pg, primary, acting, addr: map.addrs(primary).unwrap().client.msgr2(), epoch: map.epoch }
+        Placed {
+            pg,
+            primary,
+            acting,
+            addr: map.addrs(primary).unwrap().client.msgr2(),
+            epoch: map.epoch,
+        }
     }
 
     fn actor(&self, osd: OsdId) -> ActorId {
@@ -133,7 +139,8 @@ impl Case {
         let Placed { pg, .. } = self.place();
         let hash = spirula_types::hash::object_hash(b"", b"", &name(OBJECT));
         let write = op.is_write();
-        let mut m = MOsdOp::new(SpgId { pg, shard: -1 }, hash, locator(self.pool), name(OBJECT), vec![op]);
+        let mut m =
+            MOsdOp::new(SpgId { pg, shard: -1 }, hash, locator(self.pool), name(OBJECT), vec![op]);
         m.epoch = epoch;
         m.flags = flag::ACK | if write { flag::WRITE | flag::ONDISK } else { flag::READ };
         self.todo(Output::Send(conn, m.into_message(self.tid)));
@@ -142,12 +149,15 @@ impl Case {
 
     /// The answers to requests of these numbers.
     fn answers(&mut self, of: std::ops::RangeInclusive<u64>) -> Vec<MOsdOpReply> {
-        self.s.world.with(self.hand, |h: &mut Hand| h.got.range(of).map(|(_, r)| r.clone()).collect()).unwrap()
+        self.s
+            .world
+            .with(self.hand, |h: &mut Hand| h.got.range(of).map(|(_, r)| r.clone()).collect())
+            .unwrap()
     }
 }
 
-/// A client whose map is newer than the OSD's sends more requests than any bound; `None` where the seed's cluster is of no
-/// use for it. Then the map comes, and the primary stays.
+/// A client whose map is newer than the OSD's sends more requests than any bound; `None` where the
+/// seed's cluster is of no use for it. Then the map comes, and the primary stays.
 fn early(seed: u64, n: u64) -> Option<(usize, usize)> {
     let mut c = Case::new(seed);
     let conn = c.connect(2);

@@ -23,13 +23,18 @@ pub struct Coming {
 impl Scene {
     /// Is everything up and every PG clean, with nothing lost since?
     pub fn is_whole(&mut self) -> bool {
-        let up = self.mons.iter().chain(&self.osds).all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
+        let up = self
+            .mons
+            .iter()
+            .chain(&self.osds)
+            .all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
         let calm = self.world.now >= self.healed_at && self.coming.is_none();
         let Some(epoch) = self.map().map(|m| m.epoch).filter(|_| up && calm) else { return false };
         self.unclean(epoch, PgState(0)).is_none()
     }
 
-    /// Does every pool count a write only when one copy more has it than it takes to read it? `coded`: those that are erasure-coded, too.
+    /// Does every pool count a write only when one copy more has it than it takes to read it?
+    /// `coded`: those that are erasure-coded, too.
     pub fn counts_by_two(&mut self, coded: bool) -> bool {
         let Some(map) = self.map() else { return false };
         map.pools.values().filter(|p| coded || !p.is_erasure()).all(|p| {
@@ -39,9 +44,10 @@ impl Scene {
         })
     }
 
-    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time; what is
-    /// written later and counts has another copy, too. So there are good copies elsewhere whatever happens next:
-    /// perhaps away for a while, for which their readers wait, but nobody gets an error, and in peace nothing is lost.
+    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at
+    /// that time; what is written later and counts has another copy, too. So there are good copies
+    /// elsewhere whatever happens next: perhaps away for a while, for which their readers wait, but
+    /// nobody gets an error, and in peace nothing is lost.
     pub fn rot(&mut self) {
         if !self.is_whole() {
             return self.probe("nothing to rot: not whole");
@@ -53,7 +59,9 @@ impl Scene {
         let Some(target) = self.rotten.or_else(|| rng.pick(&self.osds).copied()) else { return };
         self.rotten = Some(target);
         for _ in 0..rng.between(1, 20) {
-            let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
+            let rots = |o: &mut OsdActor| {
+                o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng))
+            };
             let rotten = self.world.with(target, rots).unwrap_or(false);
             self.probe(if rotten { "block rotten" } else { "nothing to rot: no data" });
         }
@@ -79,7 +87,10 @@ impl Scene {
     pub fn press_who_waits(&mut self) {
         let waits = |o: &mut OsdActor| o.osd().is_some_and(spirula_osd::OsdCore::waits_for_room);
         let short: Vec<ActorId> = self.short.keys().copied().collect();
-        let Some(target) = short.into_iter().find(|o| self.world.with(*o, waits) == Some(true)) else { return };
+        let Some(target) = short.into_iter().find(|o| self.world.with(*o, waits) == Some(true))
+        else {
+            return;
+        };
         match self.extra_rng.below(4) {
             0 => {}
             1 => {
@@ -96,8 +107,11 @@ impl Scene {
                 ));
             }
             _ => {
-                let others: Vec<ActorId> = self.osds.iter().copied().filter(|o| *o != target).collect();
-                if let Some(other) = self.extra_rng.pick(&others).copied().filter(|o| !self.lies(*o)) {
+                let others: Vec<ActorId> =
+                    self.osds.iter().copied().filter(|o| *o != target).collect();
+                if let Some(other) =
+                    self.extra_rng.pick(&others).copied().filter(|o| !self.lies(*o))
+                {
                     self.probe("OSD killed beside one without room");
                     self.kill(other, 10_000_000);
                 }
@@ -108,7 +122,9 @@ impl Scene {
     /// A disk may use so many bytes more; `None`: all it has.
     pub fn leave_room(&mut self, target: ActorId, left: Option<u64>) {
         let room = left.map(|left| HOST_MARGIN + left);
-        self.world.with(target, |o: &mut OsdActor| o.disk.devices.iter().take(1).for_each(|d| d.leave(room)));
+        self.world.with(target, |o: &mut OsdActor| {
+            o.disk.devices.iter().take(1).for_each(|d| d.leave(room))
+        });
     }
 
     /// The time of those who lack room until `now` is over.
@@ -124,7 +140,9 @@ impl Scene {
             return self.probe("no disk swapped: not whole");
         }
         // Beside damage on one disk no other may be lost.
-        let Some(target) = self.rotten.or_else(|| self.extra_rng.pick(&self.osds).copied()) else { return };
+        let Some(target) = self.rotten.or_else(|| self.extra_rng.pick(&self.osds).copied()) else {
+            return;
+        };
         let purge = self.extra_rng.one_in(3);
         self.probe(if purge { "OSD purged" } else { "disk swapped" });
         self.replace_disk(target, purge);

@@ -14,7 +14,10 @@
 //!
 //! To put another daemon in, implement [`Actor`] for it; the world does not look inside.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")
+)]
 
 mod client;
 mod commander;

@@ -1,7 +1,8 @@
 //! What members of a PG keep must agree, while everything happens and in the end.
 //!
-//! Looked at after each event of an OSD, for those of its own copies whose log or interval it changed, or which began to read
-//! or to take writes by it (and for all of them after every [`EVERY`]th); and when a client is told that its write is done:
+//! Looked at after each event of an OSD, for those of its own copies whose log or interval it
+//! changed, or which began to read or to take writes by it (and for all of them after every
+//! [`EVERY`]th); and when a client is told that its write is done:
 //!
 //! * a log's entries of one epoch follow each other without a gap (the newest [`NEWEST`] of them
 //!   are looked at; in peace all of them);
@@ -31,9 +32,11 @@ const NEWEST: usize = 16;
 pub struct Acked {
     /// The newest version acknowledged in each PG since its pool's PGs were split or folded last.
     newest: BTreeMap<PgId, EVersion>,
-    /// PGs of each pool by what was noted last, and the epoch of the first version noted since they are so many.
+    /// PGs of each pool by what was noted last, and the epoch of the first version noted since they
+    /// are so many.
     pg_num: BTreeMap<i64, (u32, Epoch)>,
-    /// PGs of each pool as their copies last said, and the epoch in which one first did: entries from before may be in other logs.
+    /// PGs of each pool as their copies last said, and the epoch in which one first did: entries
+    /// from before may be in other logs.
     shaped: BTreeMap<i64, (u32, Epoch)>,
 }
 
@@ -77,8 +80,9 @@ impl Acked {
         let noted = self.newest.iter().filter(|(other, _)| other.pool == pg.pool);
         let newest = noted.map(|(_, v)| v.epoch).max().unwrap_or(0);
         let (num, since) = self.pg_num.entry(pg.pool).or_insert((pg_num, 0));
-        // Where PGs were split or merged, what was acknowledged in one before may be in another's log: it all begins anew with
-        // the first change of a later epoch, and what is heard late of an earlier one is left out.
+        // Where PGs were split or merged, what was acknowledged in one before may be in another's
+        // log: it all begins anew with the first change of a later epoch, and what is heard late of
+        // an earlier one is left out.
         if *num != pg_num && version.epoch > newest {
             (*num, *since) = (pg_num, version.epoch);
             self.newest.retain(|other, _| other.pool != pg.pool);
@@ -98,20 +102,23 @@ impl Acked {
         *since
     }
 
-    /// That of a PG, if its members count as many as the clients, and it was noted since `shaped`, when they became so many.
+    /// That of a PG, if its members count as many as the clients, and it was noted since `shaped`,
+    /// when they became so many.
     fn of(&self, pg: PgId, pg_num: u32, shaped: Epoch) -> Option<EVersion> {
         let same = self.pg_num.get(&pg.pool).is_some_and(|(num, _)| *num == pg_num);
         self.newest.get(&pg).copied().filter(|v| same && v.epoch >= shaped)
     }
 }
 
-/// Entries of a log that do not follow each other. A new epoch's may leave numbers out that were taken back; those from before
-/// its pool's PGs were split or folded last may be in another log, also of a copy that came after that, from one that was split.
+/// Entries of a log that do not follow each other. A new epoch's may leave numbers out that were
+/// taken back; those from before its pool's PGs were split or folded last may be in another log,
+/// also of a copy that came after that, from one that was split.
 fn gap(look: &Look<'_>, shaped: Epoch, newest: usize) -> Option<String> {
     let mut after: Option<EVersion> = None;
     for e in look.log.iter().rev().take(newest).take_while(|e| e.version.epoch >= shaped) {
         if let Some(next) = after
-            && (e.version.epoch > next.epoch || e.version.epoch == next.epoch && e.version.version + 1 != next.version)
+            && (e.version.epoch > next.epoch
+                || e.version.epoch == next.epoch && e.version.version + 1 != next.version)
         {
             return Some(format!("entry {next} follows {}", e.version));
         }
@@ -134,13 +141,15 @@ impl Scene {
                 let Some(look) = pg.look() else { continue };
                 let writes = look.serves.is_some() && pg.would_write(now_ms);
                 let reads = writes && pg.would_read(daemon.leases(), now_ms);
-                let (since, epoch, les, head) = (look.since, look.epoch, look.info.les, look.log.head());
+                let (since, epoch, les, head) =
+                    (look.since, look.epoch, look.info.les, look.log.head());
                 let seen = Seen { since, epoch, les, head, writes, reads };
                 let before = looked.insert((osd, pg.id()), seen);
                 if !all && before == Some(seen) {
                     continue;
                 }
-                let shaped = acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
+                let shaped =
+                    acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
                 if let Some(why) = gap(&look, shaped, NEWEST) {
                     return Err(Sign::Log.of(format!("osd.{osd}, pg {}: {why}", pg.id())));
                 }
@@ -169,7 +178,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Looks at those who lead these PGs: a member has changed its log, or a client was told that a write is done.
+    /// Looks at those who lead these PGs: a member has changed its log, or a client was told that a
+    /// write is done.
     pub fn look_at_leaders(&mut self, pgs: impl IntoIterator<Item = PgId>) -> Result<(), Wrong> {
         for pg in pgs {
             for leader in self.leaders_of(pg) {
@@ -196,9 +206,14 @@ impl Scene {
     fn look_at_members(&mut self, leader: &Leader) -> Result<(), Wrong> {
         let Leader { osd, id, since, les, head, pg_num, .. } = leader;
         let shaped = self.acked.shaped(id.pg.pool, *pg_num, leader.epoch).max(leader.shaped);
-        // A version has the epoch of the map that its primary had. Who has not seen that map may have been replaced before
-        // it, and not know; who has seen it, and leads since before it, made that version itself.
-        let acked = self.acked.of(id.pg, *pg_num, shaped).filter(|v| v.epoch <= leader.epoch).unwrap_or_default();
+        // A version has the epoch of the map that its primary had. Who has not seen that map may
+        // have been replaced before it, and not know; who has seen it, and leads since before it,
+        // made that version itself.
+        let acked = self
+            .acked
+            .of(id.pg, *pg_num, shaped)
+            .filter(|v| v.epoch <= leader.epoch)
+            .unwrap_or_default();
         if *head < acked {
             let why = format!("osd.{osd} leads pg {id} up to {head}, and {acked} was acknowledged");
             return Err(Sign::Log.of(why));
@@ -206,19 +221,22 @@ impl Scene {
         for (member, shard) in leader.acting.iter().filter(|(m, _)| m != osd) {
             let Some(actor) = self.actor_of(*member) else { continue };
             if self.lies(actor) {
-                // Its disk loses at a power failure what it said was flushed: its log ends earlier until its primary has asked it.
+                // Its disk loses at a power failure what it said was flushed: its log ends earlier
+                // until its primary has asked it.
                 continue;
             }
             let there = |o: &mut OsdActor| {
                 let pg = o.osd()?.pgs().find(|p| p.id() == *shard)?;
                 let look = pg.look().filter(|l| l.since == *since && l.info.les == *les)?;
-                let newest = look.log.iter().next_back().map(|e| (e.version, e.reqid, e.object.clone()));
+                let newest =
+                    look.log.iter().next_back().map(|e| (e.version, e.reqid, e.object.clone()));
                 Some((look.log.head(), newest))
             };
             let Some((its, newest)) = self.world.with(actor, there).flatten() else { continue };
             if its > *head || its < acked {
                 let why = format!(
-                    "osd.{member} acts in pg {id} with osd.{osd} (since {since}): its log ends at {its}, the primary's at {head}, \
+                    "osd.{member} acts in pg {id} with osd.{osd} (since {since}): its log ends at \
+                        {its}, the primary's at {head}, \
                      and {acked} was acknowledged"
                 );
                 return Err(Sign::Log.of(why));
@@ -227,13 +245,15 @@ impl Scene {
             let Some(first) = self.actor_of(*osd) else { continue };
             let same = |o: &mut OsdActor| {
                 let log = o.osd()?.pgs().find(|p| p.id() == *id)?.look()?.log;
-                // What a PG asks of itself has no number of a client's: by that alone all trims would be alike.
+                // What a PG asks of itself has no number of a client's: by that alone all trims
+                // would be alike.
                 let same = |e: &LogEntry| e.reqid == reqid && e.object == object;
                 Some(version <= log.tail() || log.at(version).is_some_and(same))
             };
             if self.world.with(first, same).flatten() == Some(false) {
                 let why = format!(
-                    "osd.{member}, pg {id}: entry {version} of {reqid:?} on {object} is not in the log of osd.{osd}"
+                    "osd.{member}, pg {id}: entry {version} of {reqid:?} on {object} is not in the \
+                        log of osd.{osd}"
                 );
                 return Err(Sign::Log.of(why));
             }
@@ -279,7 +299,8 @@ impl Scene {
         Ok(())
     }
 
-    /// In the end, with every PG clean: nobody lacks anything, members remember the same requests and count alike.
+    /// In the end, with every PG clean: nobody lacks anything, members remember the same requests
+    /// and count alike.
     pub fn books_agree(&mut self) -> Result<(), Wrong> {
         type Book = (OsdId, [i64; 4], BTreeSet<(EVersion, ReqId)>, EVersion);
         let Some(map) = self.map() else { return Ok(()) };
@@ -296,19 +317,28 @@ impl Scene {
                         place.acting.get(pg.id().shard as usize) == Some(&osd)
                     };
                     let Some(look) = pg.look().filter(|_| member) else { continue };
-                    let shaped = acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
+                    let shaped =
+                        acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
                     if let Some(why) = gap(&look, shaped, usize::MAX) {
                         return Err(Sign::Log.of(format!("osd.{osd}, pg {}: {why}", pg.id())));
                     }
                     if !look.missing.is_empty() {
                         let lacks = look.missing.len();
-                        return Err(Sign::Books.of(format!("osd.{osd}, clean pg {}: lacks {lacks} objects", pg.id())));
+                        return Err(Sign::Books.of(format!(
+                            "osd.{osd}, clean pg {}: lacks {lacks} objects",
+                            pg.id()
+                        )));
                     }
                     let c = &look.info.head.counts;
                     let counts = [c.objects, c.bytes, c.omap_objects, c.omap_keys];
                     let log = look.log.iter().map(|e| (e.version, e.reqid));
                     let known = log.chain(look.log.dups().map(|d| (d.version, d.reqid))).collect();
-                    books.entry(pg.id().pg).or_default().push((osd, counts, known, look.log.head()));
+                    books.entry(pg.id().pg).or_default().push((
+                        osd,
+                        counts,
+                        known,
+                        look.log.head(),
+                    ));
                 }
                 Ok(())
             };
@@ -318,18 +348,23 @@ impl Scene {
             let Some((first, counts, known, head)) = all.first() else { continue };
             for (other, its_counts, its_known, its_head) in &all {
                 if head != its_head {
-                    let why = format!("clean pg {pg} ends at {head} on osd.{first}, at {its_head} on osd.{other}");
+                    let why = format!(
+                        "clean pg {pg} ends at {head} on osd.{first}, at {its_head} on osd.{other}"
+                    );
                     return Err(Sign::Log.of(why));
                 }
                 if counts != its_counts {
-                    let why = format!("pg {pg} counts {counts:?} on osd.{first}, {its_counts:?} on osd.{other}");
+                    let why = format!(
+                        "pg {pg} counts {counts:?} on osd.{first}, {its_counts:?} on osd.{other}"
+                    );
                     return Err(Sign::Books.of(why));
                 }
                 if known != its_known {
                     let differ: Vec<_> = known.symmetric_difference(its_known).take(4).collect();
                     let (a, b) = (known.len(), its_known.len());
                     let why = format!(
-                        "pg {pg}: osd.{first} remembers {a} requests, osd.{other} {b}; they differ in {differ:?} and others"
+                        "pg {pg}: osd.{first} remembers {a} requests, osd.{other} {b}; they differ \
+                            in {differ:?} and others"
                     );
                     return Err(Sign::Books.of(why));
                 }
@@ -358,7 +393,11 @@ mod tests {
         a.note(pg(1), 4, v(9, 6));
         assert_eq!((a.of(pg(1), 4, 0), a.of(pg(1), 8, 0)), (Some(v(10, 7)), None));
         a.note(pg(5), 8, v(12, 3));
-        assert_eq!((a.of(pg(5), 8, 11), a.of(pg(1), 8, 11)), (Some(v(12, 3)), None), "by the new number of PGs");
+        assert_eq!(
+            (a.of(pg(5), 8, 11), a.of(pg(1), 8, 11)),
+            (Some(v(12, 3)), None),
+            "by the new number of PGs"
+        );
         a.note(pg(1), 4, v(11, 9));
         assert_eq!((a.of(pg(1), 4, 0), a.of(pg(1), 8, 0)), (None, None), "heard of late");
         // Merged again, in part before anything was noted.

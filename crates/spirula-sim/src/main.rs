@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// From so many seeds on every common fault must have come about, and from so many on one asked for by name.
+/// From so many seeds on every common fault must have come about, and from so many on one asked for
+/// by name.
 const ORDINARY: u64 = 1000;
 const NAMED: u64 = 30;
 
@@ -62,9 +63,10 @@ impl Sum {
 fn in_detail(o: &Options) -> Result<Report, String> {
     let (first, again) = (run(o), run(o));
     match first {
-        f if f != again => {
-            Err(format!("seed {} does not repeat: something is drawn from outside the seed\n{f:?}\n{again:?}", o.seed))
-        }
+        f if f != again => Err(format!(
+            "seed {} does not repeat: something is drawn from outside the seed\n{f:?}\n{again:?}",
+            o.seed
+        )),
         Ok(r) => {
             println!("seed {}: {r:?}", o.seed);
             Ok(r)
@@ -73,8 +75,8 @@ fn in_detail(o: &Options) -> Result<Report, String> {
     }
 }
 
-/// Plants every bug; each must be found by one of the seeds that show nothing without it, by a failure that it must
-/// cause.
+/// Plants every bug; each must be found by one of the seeds that show nothing without it, by a
+/// failure that it must cause.
 fn bugs(
     only: &str,
     seeds: std::ops::Range<u64>,
@@ -99,7 +101,9 @@ fn bugs(
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while let Some((bug, faults, signs)) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                while let Some((bug, faults, signs)) =
+                    all.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied()
+                {
                     let faults = (!faults.is_empty()).then(|| Extras::these(faults));
                     let mut others: BTreeMap<Sign, Failure> = BTreeMap::new();
                     let mut planted = |seed| {
@@ -120,7 +124,10 @@ fn bugs(
                         None => println!("{bug:?} was NOT found"),
                     }
                     for (sign, f) in others {
-                        println!("  {bug:?} at seed {} does not count: {sign:?}: {:.200}", f.seed, f.why);
+                        println!(
+                            "  {bug:?} at seed {} does not count: {sign:?}: {:.200}",
+                            f.seed, f.why
+                        );
                     }
                 }
             });
@@ -128,7 +135,10 @@ fn bugs(
     });
     let found = found.into_inner() as usize;
     let all = all.len();
-    println!("{found} of {all} planted bugs were found in at most {} seeds", seeds.end - seeds.start);
+    println!(
+        "{found} of {all} planted bugs were found in at most {} seeds",
+        seeds.end - seeds.start
+    );
     if found == all { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
 
@@ -172,7 +182,8 @@ fn main() -> std::process::ExitCode {
             }
         };
     }
-    let (next, failed, sum) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Sum::default()));
+    let (next, failed, sum) =
+        (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Sum::default()));
     let all = args.iter().any(|a| a == "--all");
     std::thread::scope(|s| {
         for _ in 0..jobs.min(count) {
@@ -203,7 +214,8 @@ fn main() -> std::process::ExitCode {
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{count} seeds from {first}: {} commands and {} operations answered, {} events, {:.0} s of virtual time in \
+        "{count} seeds from {first}: {} commands and {} operations answered, {} events, {:.0} s of \
+            virtual time in \
          {:.1} s, {:.0} times as fast as time on each core",
         sum.commands,
         sum.operations,
@@ -213,10 +225,16 @@ fn main() -> std::process::ExitCode {
         sum.virtual_us as f64 / sum.cpu_us.max(1) as f64
     );
     println!("{:?}", sum.probes);
-    let troubled = sum.troubled.iter().map(|(name, [seeds, came])| format!("{name} {seeds} ({came})"));
-    println!("seeds with each of --faults (and in which it came about): {}", troubled.collect::<Vec<_>>().join(", "));
+    let troubled =
+        sum.troubled.iter().map(|(name, [seeds, came])| format!("{name} {seeds} ({came})"));
+    println!(
+        "seeds with each of --faults (and in which it came about): {}",
+        troubled.collect::<Vec<_>>().join(", ")
+    );
     // What a fault is about must have come about, or its seeds prove nothing.
-    let asked = |e: Extra, weight: u64| extras.map_or(weight > 0 && count >= ORDINARY, |x| x.has(e) && count >= NAMED);
+    let asked = |e: Extra, weight: u64| {
+        extras.map_or(weight > 0 && count >= ORDINARY, |x| x.has(e) && count >= NAMED)
+    };
     let awaited = Extra::ALL.iter().filter(|(_, e, weight)| asked(*e, *weight));
     let mut idle: Vec<&str> = awaited.flat_map(|(_, e, _)| e.shows()).copied().collect();
     idle.retain(|name| !sum.probes.contains_key(name));
@@ -228,5 +246,9 @@ fn main() -> std::process::ExitCode {
         println!("these never came about: {idle:?}");
         return std::process::ExitCode::FAILURE;
     }
-    if sum.failures.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+    if sum.failures.is_empty() {
+        std::process::ExitCode::SUCCESS
+    } else {
+        std::process::ExitCode::FAILURE
+    }
 }

@@ -1,5 +1,5 @@
-//! A manager in the world: its state machine and its ways to monitors and OSDs. It keeps nothing, so that
-//! a crash makes a new one; the administrator's commands for it are given to it here.
+//! A manager in the world: its state machine and its ways to monitors and OSDs. It keeps nothing,
+//! so that a crash makes a new one; the administrator's commands for it are given to it here.
 
 use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
@@ -176,10 +176,21 @@ impl Actor for Manager {
             }
             Input::Opened { conn, peer, .. } => {
                 self.conns.insert(conn);
-                let number = if peer.kind == EntityType::Osd { peer.id.parse().unwrap_or(0) } else { peer.global_id };
+                let number = if peer.kind == EntityType::Osd {
+                    peer.id.parse().unwrap_or(0)
+                } else {
+                    peer.global_id
+                };
                 let name = EntityName { kind: peer.kind as u8, num: number as i64 };
                 let global_id = peer.global_id;
-                let peer = Peer { name, global_id, auth_id: String::new(), addrs: peer.addrs, place: None, caps: None };
+                let peer = Peer {
+                    name,
+                    global_id,
+                    auth_id: String::new(),
+                    addrs: peer.addrs,
+                    place: None,
+                    caps: None,
+                };
                 self.feed(local, MgrEvent::SessionOpened { conn, peer }, out);
             }
             Input::Closed { conn, .. } if self.mon == Some(conn) => {
@@ -195,7 +206,8 @@ impl Actor for Manager {
                 }
             }
             Input::Message { conn, message } if self.mon == Some(conn) => {
-                if !self.with_monitors(local, out, |m, asks| m.message(local.mono, &message, asks)) {
+                if !self.with_monitors(local, out, |m, asks| m.message(local.mono, &message, asks))
+                {
                     self.feed(local, MgrEvent::Mon(message), out);
                 }
             }
@@ -205,7 +217,8 @@ impl Actor for Manager {
                 }
             }
             Input::Start => self.fresh_monitors(),
-            Input::Timer(_) | Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {}
+            Input::Timer(_) | Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {
+            }
         }
     }
 

@@ -176,7 +176,10 @@ impl MonActor {
         self.writing = Some(number);
         let after = self.rng.between(100, self.disk_us);
         // The planted bug says that it is done before it is.
-        out.push(Output::Timer(number, if self.bug == Some(Bug::AckBeforeSync) { 1 } else { after }));
+        out.push(Output::Timer(
+            number,
+            if self.bug == Some(Bug::AckBeforeSync) { 1 } else { after },
+        ));
     }
 
     /// Notes what the checks want to know.
@@ -208,7 +211,10 @@ impl MonActor {
             return None;
         }
         let output = mon.state().kv.get(v["key"].as_str()?)?.clone();
-        Some(MMonCommandAck { version: 0, result: 0, status: String::new(), cmd: c.cmd, output }.into_message(m.tid))
+        Some(
+            MMonCommandAck { version: 0, result: 0, status: String::new(), cmd: c.cmd, output }
+                .into_message(m.tid),
+        )
     }
 }
 
@@ -246,8 +252,11 @@ impl Actor for MonActor {
                     out.push(Output::Send(conn, answer));
                 } else if self.clients.contains(&conn) && bytes > REQUEST_BYTES {
                     // Its messenger keeps nothing of it but the header.
-                    let header = Message { kind: message.kind, tid: message.tid, ..Message::default() };
-                    out.extend(spirula_mon::too_large(&header).map(|answer| Output::Send(conn, answer)));
+                    let header =
+                        Message { kind: message.kind, tid: message.tid, ..Message::default() };
+                    out.extend(
+                        spirula_mon::too_large(&header).map(|answer| Output::Send(conn, answer)),
+                    );
                 } else if self.conns.contains(&conn) {
                     self.feed(local, MonEvent::Message { conn, message }, out);
                 }
@@ -296,9 +305,16 @@ impl Actor for MonActor {
 impl MonActor {
     /// What it thinks of itself, for a failure's message.
     pub fn describe(&self) -> String {
-        let Some(node) = self.mon.as_ref().and_then(Mon::node) else { return "does not run".into() };
+        let Some(node) = self.mon.as_ref().and_then(Mon::node) else {
+            return "does not run".into();
+        };
         let ways: Vec<_> = self.ways.keys().collect();
-        let lags: Vec<_> = node.members().voters.iter().map(|v| (*v, node.lag_of(*v), node.silent_for(*v))).collect();
+        let lags: Vec<_> = node
+            .members()
+            .voters
+            .iter()
+            .map(|v| (*v, node.lag_of(*v), node.silent_for(*v)))
+            .collect();
         format!("{node:?} members {:?} ways {ways:?} lag and silence {lags:?}", node.members())
     }
 

@@ -11,7 +11,9 @@ use spirula_messages::Message;
 use spirula_osd::{Now, OsdConfig, OsdCore, OsdEvent, Outside, Watch};
 use spirula_pg::PgConfig;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::{Ended, Link, LinkId, Mons, NetEvent, NetSink, Network, Peer, Service, limits};
+use spirula_runtime::{
+    Ended, Link, LinkId, Mons, NetEvent, NetSink, Network, Peer, Service, limits,
+};
 use spirula_settings::Settings;
 use spirula_store::{Devices, Identity, Store, StoreOptions};
 use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
@@ -78,7 +80,9 @@ struct Net {
 impl Net {
     fn to_actor(&self, to: &EntityAddr) -> Option<ActorId> {
         match to.addr?.ip() {
-            IpAddr::V4(ip) if ip.octets().get(2).is_some_and(|net| [PUBLIC, CLUSTER].contains(net)) => {
+            IpAddr::V4(ip)
+                if ip.octets().get(2).is_some_and(|net| [PUBLIC, CLUSTER].contains(net)) =>
+            {
                 lock(&self.osds).get(&OsdId::from(*ip.octets().get(3)?)).copied()
             }
             _ => id_of(&AddrVec::one(*to)),
@@ -185,14 +189,23 @@ impl Disk {
         // What a PG's log and its requests come to must fit into a quarter of it.
         let journal_size = *rng.pick(&[1 << 20, 2 << 20]).unwrap_or(&(1 << 20));
         let pool = PayloadPool::new(8 << 20);
-        let options =
-            StoreOptions { size, journal_size, cache_bytes, kept_bytes: cache_bytes, pool, ..StoreOptions::default() };
+        let options = StoreOptions {
+            size,
+            journal_size,
+            cache_bytes,
+            kept_bytes: cache_bytes,
+            pool,
+            ..StoreOptions::default()
+        };
         let cold = *rng.pick(&[0, 2, 10]).unwrap_or(&0);
         let order = Order::default();
-        let mut device = |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());
-        let devices = [device("main", size), device("journal", journal_size), device("meta", 16 << 20)];
+        let mut device =
+            |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());
+        let devices =
+            [device("main", size), device("journal", journal_size), device("meta", 16 << 20)];
         let mut disk = Self { identity, devices, order, settled: 0, lied: None, options };
-        let mut draw = || Uuid(((u128::from(rng.bits()) << 64) | u128::from(rng.bits())).to_le_bytes());
+        let mut draw =
+            || Uuid(((u128::from(rng.bits()) << 64) | u128::from(rng.bits())).to_le_bytes());
         let ids = [draw(), draw(), draw(), draw()];
         // A store that is not there is found out when it is opened.
         let _ = Store::format(&disk.all(), identity, ids, journal_size);
@@ -288,7 +301,8 @@ pub struct OsdActor {
     pub read_us: Option<u64>,
     /// The store stopped by itself.
     disk_failed: Option<String>,
-    /// It did not start, or ended by itself: why, and whether its disk died before, as it was told to.
+    /// It did not start, or ended by itself: why, and whether its disk died before, as it was told
+    /// to.
     pub ended: Option<(String, bool)>,
     /// Until when it keeps no session whose connection ends, true microseconds.
     pub forgets_until: u64,
@@ -338,7 +352,8 @@ impl OsdActor {
         self.running.as_ref().map(|r| &r.osd)
     }
 
-    /// Heartbeats that it sent since this was asked last, by their type: how many, and the bytes of the smallest.
+    /// Heartbeats that it sent since this was asked last, by their type: how many, and the bytes of
+    /// the smallest.
     #[cfg(test)]
     pub fn beats(&mut self) -> BTreeMap<u16, (u64, usize)> {
         self.running.as_mut().map(|r| std::mem::take(&mut r.wire.beats)).unwrap_or_default()
@@ -368,7 +383,10 @@ impl OsdActor {
             actor: local.id,
             osds: self.place.osds.clone(),
             // Connection numbers are not used again.
-            wires: Mutex::new(Wires { next: u64::from(self.incarnation) << 20, ..Wires::default() }),
+            wires: Mutex::new(Wires {
+                next: u64::from(self.incarnation) << 20,
+                ..Wires::default()
+            }),
             mailbox: mailbox.clone(),
             pool: PayloadPool::new(16 << 20),
         });
@@ -397,7 +415,8 @@ impl OsdActor {
             auth,
         };
         let osd = OsdCore::new(cfg, store, net.clone(), now(local))?;
-        let wire = Wire::new(net.clone(), wire::numbers(local.id, self.incarnation), self.rng.fork());
+        let wire =
+            Wire::new(net.clone(), wire::numbers(local.id, self.incarnation), self.rng.fork());
         self.running = Some(Running { osd, wire, net, mailbox, durable });
         Ok(())
     }
@@ -443,8 +462,12 @@ impl OsdActor {
             }
             for o in sent {
                 match o {
-                    Output::Send(link, m) if r.wire.has(link) => r.wire.perform(local.mono, Wish::Carry(link, m), out),
-                    Output::Close(link) if r.wire.has(link) => r.wire.perform(local.mono, Wish::Close(link), out),
+                    Output::Send(link, m) if r.wire.has(link) => {
+                        r.wire.perform(local.mono, Wish::Carry(link, m), out)
+                    }
+                    Output::Close(link) if r.wire.has(link) => {
+                        r.wire.perform(local.mono, Wish::Close(link), out)
+                    }
                     o => out.push(o),
                 }
             }
@@ -453,14 +476,18 @@ impl OsdActor {
         for (all, new) in self.sessions.iter_mut().zip(std::mem::take(&mut r.wire.sessions)) {
             *all += new;
         }
-        self.fallen_back += r.osd.fallen_back() - std::mem::replace(&mut self.falls, r.osd.fallen_back());
+        self.fallen_back +=
+            r.osd.fallen_back() - std::mem::replace(&mut self.falls, r.osd.fallen_back());
         if !self.busy && r.osd.step_store() {
             self.busy = true;
             out.push(Output::Timer(DISK, self.rng.between(50, self.disk_us)));
         }
         let w = lock(&r.net.wires);
         if !w.work.is_empty() {
-            out.push(Output::Timer(WORK, self.rng.between(50, self.read_us.unwrap_or(self.disk_us))));
+            out.push(Output::Timer(
+                WORK,
+                self.rng.between(50, self.read_us.unwrap_or(self.disk_us)),
+            ));
         }
         drop(w);
         if r.osd.finished() {
@@ -547,8 +574,13 @@ impl Actor for OsdActor {
                     let outgoing = conn >> 32 == World::conn_numbers(local.id) >> 32;
                     let link = Link::carried(conn, r.net.clone());
                     let mut who = Peer::new(peer.kind, &peer.id);
-                    (who.global_id, who.addrs, who.features) = (peer.global_id, peer.addrs, peer.features);
-                    lock(&r.mailbox).push_back(OsdEvent::Net(NetEvent::Opened { link, peer: who, outgoing }));
+                    (who.global_id, who.addrs, who.features) =
+                        (peer.global_id, peer.addrs, peer.features);
+                    lock(&r.mailbox).push_back(OsdEvent::Net(NetEvent::Opened {
+                        link,
+                        peer: who,
+                        outgoing,
+                    }));
                 }
             }
             Input::Message { conn, message } => {

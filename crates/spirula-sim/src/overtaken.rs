@@ -101,7 +101,8 @@ impl Story {
     /// The acting set, primary first.
     pub fn acting(&mut self) -> Vec<OsdId> {
         let map = self.map();
-        let place = map.pg_to_up_acting(map.object_to_pg(&locator(self.pool), &name(OBJECT)).unwrap());
+        let place =
+            map.pg_to_up_acting(map.object_to_pg(&locator(self.pool), &name(OBJECT)).unwrap());
         let others = place.acting.iter().copied().filter(|o| *o != place.acting_primary);
         [place.acting_primary].into_iter().chain(others).collect()
     }
@@ -172,7 +173,10 @@ impl Story {
         self.hold(true);
         let read = self.send(conn, OsdOp::read(0, SIZE as u64));
         self.run(200);
-        assert!(self.answer(read).is_none() && self.held() > 0, "it is not read by a helper thread");
+        assert!(
+            self.answer(read).is_none() && self.held() > 0,
+            "it is not read by a helper thread"
+        );
         read
     }
 
@@ -198,8 +202,8 @@ impl Story {
         }
     }
 
-    /// One of the other members goes; the primary stays, and reads for the waiting request again. Which went; `None` if
-    /// the primary changed.
+    /// One of the other members goes; the primary stays, and reads for the waiting request again.
+    /// Which went; `None` if the primary changed.
     fn other_interval(&mut self) -> Option<OsdId> {
         let acting = self.acting();
         let gone = *acting.get(1).filter(|_| acting.len() > 2)?;
@@ -233,8 +237,9 @@ fn closed(seed: u64, bug: Option<spirula_pg::Bug>) -> Result<(), String> {
     c.reads(b, b'b')
 }
 
-/// A new interval makes a request read twice, and a write waits behind it. The member that went is filled again from the
-/// primary, and leads then if the primary goes. `None`: the cluster is too small, or somebody else led.
+/// A new interval makes a request read twice, and a write waits behind it. The member that went is
+/// filled again from the primary, and leads then if the primary goes. `None`: the cluster is too
+/// small, or somebody else led.
 fn twice(seed: u64, bug: Option<spirula_pg::Bug>) -> Option<Result<bool, String>> {
     let mut c = Story::new(seed, bug);
     let (a, b) = (c.connect(), c.connect());
@@ -279,7 +284,8 @@ fn a_read_whose_client_went_away_leaves_nothing_old() {
 
 #[test]
 fn a_read_done_twice_leaves_nothing_old_to_be_read_or_copied() {
-    let all: Vec<(u64, Result<bool, String>)> = (0..12).filter_map(|s| Some((s, twice(s, None)?))).collect();
+    let all: Vec<(u64, Result<bool, String>)> =
+        (0..12).filter_map(|s| Some((s, twice(s, None)?))).collect();
     assert!(all.iter().all(|(_, r)| r.is_ok()), "{all:?}");
     assert!(all.iter().any(|(_, r)| *r == Ok(true)), "nobody read what was copied: {all:?}");
 }

@@ -1,5 +1,5 @@
-//! Stories of writes whose data a helper thread compresses, and takes long for it: others are served meanwhile, the order of the
-//! PG stays, and no interval waits.
+//! Stories of writes whose data a helper thread compresses, and takes long for it: others are
+//! served meanwhile, the order of the PG stays, and no interval waits.
 
 use crate::content::{locator, name};
 use crate::overtaken::{SIZE, Story};
@@ -8,7 +8,9 @@ use spirula_messages::ceph::op::OsdOp;
 /// A cluster whose pool compresses everything, the object written; with its connection.
 fn packing(seed: u64) -> (Story, u64) {
     let mut c = Story::new(seed, None);
-    c.s.order_of_all(r#"{"prefix": "osd pool set", "pool": "pool0", "var": "compression_mode", "val": "force"}"#);
+    c.s.order_of_all(
+        r#"{"prefix": "osd pool set", "pool": "pool0", "var": "compression_mode", "val": "force"}"#,
+    );
     c.run(5_000);
     let a = c.connect();
     c.write(a, b'a');
@@ -32,7 +34,10 @@ impl Story {
         let (map, pool, primary) = (self.map(), self.pool, self.acting()[0]);
         let pg = |n| map.object_to_pg(&locator(pool), &name(n));
         let mine = pg(self.object);
-        (100..400).find(|n| pg(*n) != mine && pg(*n).is_some_and(|p| map.pg_to_up_acting(p).acting_primary == primary))
+        (100..400).find(|n| {
+            pg(*n) != mine
+                && pg(*n).is_some_and(|p| map.pg_to_up_acting(p).acting_primary == primary)
+        })
     }
 }
 

@@ -1,9 +1,12 @@
-//! Snapshots in the simulator: those that clients make, use and remove, and what an object was at them.
+//! Snapshots in the simulator: those that clients make, use and remove, and what an object was at
+//! them.
 //!
-//! A client names in each write the newest snapshot that it knows of. A snapshot shows of an object what it was before the first
-//! change, in the order of versions, that knew of that snapshot or of a newer one; nothing else about it is known to this model:
-//! no clones, no overlaps, no trimming. That holds as long as a context names all snapshots that are older than its newest
-//! one, so they are made one at a time, and as long as nobody looks at one that is removed, so one that somebody uses is not.
+//! A client names in each write the newest snapshot that it knows of. A snapshot shows of an object
+//! what it was before the first change, in the order of versions, that knew of that snapshot or of
+//! a newer one; nothing else about it is known to this model: no clones, no overlaps, no trimming.
+//! That holds as long as a context names all snapshots that are older than its newest one, so they
+//! are made one at a time, and as long as nobody looks at one that is removed, so one that somebody
+//! uses is not.
 
 use crate::content::{self, Change, Content, Guard, Kind, Seen};
 use crate::rng::Rng;
@@ -31,8 +34,9 @@ pub struct Past {
     seq: u64,
     /// What there was when a change first knew of a snapshot so new.
     was: BTreeMap<u64, Content>,
-    /// Snapshots after the first, to the second, show nobody knows what: of an object that was deleted nothing may be left that
-    /// remembers them, if what there was is removed, and then somebody made it anew who did not know of them yet.
+    /// Snapshots after the first, to the second, show nobody knows what: of an object that was
+    /// deleted nothing may be left that remembers them, if what there was is removed, and then
+    /// somebody made it anew who did not know of them yet.
     unsure: Option<(u64, u64)>,
     /// The user version of its deletion, which it has while it is there for its clones only.
     deleted: u64,
@@ -43,7 +47,11 @@ pub struct Past {
 impl Past {
     /// What a snapshot shows.
     fn at(&self, snap: u64) -> Content {
-        if snap > self.seq { self.head.clone() } else { self.was.range(snap..).next().and_then(|(_, c)| c.clone()) }
+        if snap > self.seq {
+            self.head.clone()
+        } else {
+            self.was.range(snap..).next().and_then(|(_, c)| c.clone())
+        }
     }
 
     fn is_unsure(&self, snap: u64) -> bool {
@@ -54,14 +62,19 @@ impl Past {
     ///
     /// # Errors
     /// When it cannot have been answered as it was.
-    pub fn after(&self, c: &Change, source: impl FnOnce() -> Result<Self, String>) -> Result<Self, String> {
+    pub fn after(
+        &self,
+        c: &Change,
+        source: impl FnOnce() -> Result<Self, String>,
+    ) -> Result<Self, String> {
         let mut next = self.clone();
         if self.lost {
             return Ok(next);
         }
         let c = match c.guard {
-            // What is deleted has the version of its deletion as long as it is there for its clones, as in Ceph, and none when
-            // the last of them is trimmed; nobody knows here when that is.
+            // What is deleted has the version of its deletion as long as it is there for its
+            // clones, as in Ceph, and none when the last of them is trimmed; nobody knows here when
+            // that is.
             Guard::Version(v) if self.head.is_none() && self.deleted > 0 => match c.result {
                 r if r == -errno::EOVERFLOW && v > 0 => return Ok(next),
                 r if r == -errno::ERANGE && v < self.deleted => return Ok(next),
@@ -81,7 +94,9 @@ impl Past {
                     // It is not there, as the snapshot shows: nothing is changed.
                     return match c.result {
                         0 => Ok(next),
-                        r => Err(format!("a rollback to nothing of what is not there is answered {r}")),
+                        r => Err(format!(
+                            "a rollback to nothing of what is not there is answered {r}"
+                        )),
                     };
                 }
                 c.back(&self.head, shown)?
@@ -149,7 +164,9 @@ pub struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(users) = self.all.lock().get_mut(&self.pool).and_then(|p| p.live.get_mut(&self.snap)) {
+        if let Some(users) =
+            self.all.lock().get_mut(&self.pool).and_then(|p| p.live.get_mut(&self.snap))
+        {
             *users = users.saturating_sub(1);
         }
     }
@@ -157,9 +174,21 @@ impl Drop for Held {
 
 /// Makes or removes a snapshot of a client's own.
 pub fn order(fsid: Uuid, pool: i64, remove: Option<u64>) -> MPoolOp {
-    let op = if remove.is_some() { pool_op::DELETE_UNMANAGED_SNAP } else { pool_op::CREATE_UNMANAGED_SNAP };
+    let op = if remove.is_some() {
+        pool_op::DELETE_UNMANAGED_SNAP
+    } else {
+        pool_op::CREATE_UNMANAGED_SNAP
+    };
     let pool = u32::try_from(pool).unwrap_or_default();
-    MPoolOp { version: 0, fsid, pool, op, snap: remove.unwrap_or_default(), name: String::new(), crush_rule: -1 }
+    MPoolOp {
+        version: 0,
+        fsid,
+        pool,
+        op,
+        snap: remove.unwrap_or_default(),
+        name: String::new(),
+        crush_rule: -1,
+    }
 }
 
 impl Snaps {
@@ -169,7 +198,9 @@ impl Snaps {
 
     /// The context of a write to this pool now.
     pub fn context(&self, pool: i64) -> (u64, Vec<u64>) {
-        self.lock().get(&pool).map_or((0, Vec::new()), |p| (p.seq, p.live.keys().rev().copied().collect()))
+        self.lock()
+            .get(&pool)
+            .map_or((0, Vec::new()), |p| (p.seq, p.live.keys().rev().copied().collect()))
     }
 
     /// One that is there, to be used.
@@ -219,14 +250,16 @@ impl Snaps {
     pub fn remove_one(&self, pool: i64, rng: &mut Rng) -> Option<u64> {
         let mut all = self.lock();
         let live = &mut all.get_mut(&pool)?.live;
-        let unused: Vec<u64> = live.iter().filter(|(_, users)| **users == 0).map(|(s, _)| *s).collect();
+        let unused: Vec<u64> =
+            live.iter().filter(|(_, users)| **users == 0).map(|(s, _)| *s).collect();
         let snap = rng.pick(&unused).copied()?;
         live.remove(&snap);
         Some(snap)
     }
 
-    /// None is there any more. All that there ever were, by pool: a write that was long under way may have kept something for one
-    /// that had been removed and forgotten meanwhile, which goes when that is removed once more.
+    /// None is there any more. All that there ever were, by pool: a write that was long under way
+    /// may have kept something for one that had been removed and forgotten meanwhile, which goes
+    /// when that is removed once more.
     pub fn forget(&self) -> Vec<(i64, u64)> {
         let mut all = self.lock();
         all.values_mut().for_each(|p| p.live.clear());
@@ -244,7 +277,15 @@ mod tests {
     use super::*;
 
     fn change(kind: Kind, version: u64, context: u64) -> Change {
-        Change { token: 100 + version, kind, omap: false, guard: Guard::None, result: 0, version, context }
+        Change {
+            token: 100 + version,
+            kind,
+            omap: false,
+            guard: Guard::None,
+            result: 0,
+            version,
+            context,
+        }
     }
 
     fn after(before: &Past, kind: Kind, version: u64, context: u64) -> Past {
@@ -260,7 +301,8 @@ mod tests {
             assert_eq!(three.at(snap), is.head, "{snap}");
         }
         assert_eq!(three.at(9), None);
-        // Somebody who knows less changes nothing of it, but may make it anew where nothing remembers it.
+        // Somebody who knows less changes nothing of it, but may make it anew where nothing
+        // remembers it.
         let late = after(&two, Kind::Full(2), 7, 2);
         assert_eq!((late.at(3), late.is_unsure(3)), (two.at(3), false));
         let anew = after(&three, Kind::Full(2), 8, 3);
@@ -280,11 +322,17 @@ mod tests {
             past.after(&c, || Err(String::new()))
         };
         assert!(guarded(&gone, 7, 0).unwrap().head.is_some(), "it is there for its clone");
-        for (v, result) in [(7, -errno::EOVERFLOW), (6, -errno::EOVERFLOW), (6, -errno::ERANGE), (8, -errno::EOVERFLOW)]
-        {
+        for (v, result) in [
+            (7, -errno::EOVERFLOW),
+            (6, -errno::EOVERFLOW),
+            (6, -errno::ERANGE),
+            (8, -errno::EOVERFLOW),
+        ] {
             assert_eq!(guarded(&gone, v, result).as_ref(), Ok(&gone), "{v} {result}");
         }
-        for (v, result) in [(6, 0), (8, 0), (7, -errno::ERANGE), (8, -errno::ERANGE), (7, -errno::ECANCELED)] {
+        for (v, result) in
+            [(6, 0), (8, 0), (7, -errno::ERANGE), (8, -errno::ERANGE), (7, -errno::ECANCELED)]
+        {
             assert!(guarded(&gone, v, result).is_err(), "{v} {result}");
         }
         // Of what left no clone there is nothing, and no version.
@@ -300,10 +348,16 @@ mod tests {
         let of = |c: &Content| c.as_ref().map(|o| o.known().0);
         assert_eq!((of(&back.head), back.head.as_ref().unwrap().version()), (of(&one.head), 7));
         assert_eq!(back.at(3), one.head);
-        assert!(two.after(&change(Kind::Back(3), 6, 3), || Err(String::new())).is_err(), "versions grow");
+        assert!(
+            two.after(&change(Kind::Back(3), 6, 3), || Err(String::new())).is_err(),
+            "versions grow"
+        );
         // To what it is, under a new version all the same, and with what the context names.
         let same = after(&two, Kind::Back(4), 7, 9);
-        assert_eq!((of(&same.head), same.head.as_ref().unwrap().version(), same.seq), (of(&two.head), 7, 9));
+        assert_eq!(
+            (of(&same.head), same.head.as_ref().unwrap().version(), same.seq),
+            (of(&two.head), 7, 9)
+        );
         assert!(two.after(&change(Kind::Back(4), 6, 9), || Err(String::new())).is_err());
         let gone = after(&after(&Past::default(), Kind::Append(1), 5, 3), Kind::Back(3), 6, 3);
         assert_eq!(gone.head, None);
@@ -315,9 +369,15 @@ mod tests {
         assert!(all.may_make(1) && !all.may_make(1) && all.may_make(2));
         all.made(1, Some(2)).unwrap();
         let held = all.hold(1, &mut rng).unwrap();
-        assert_eq!((held.snap, all.remove_one(1, &mut rng), all.context(1)), (2, None, (2, vec![2])));
+        assert_eq!(
+            (held.snap, all.remove_one(1, &mut rng), all.context(1)),
+            (2, None, (2, vec![2]))
+        );
         drop(held);
-        assert_eq!((all.remove_one(1, &mut rng), all.context(1), all.live()), (Some(2), (2, vec![]), vec![]));
+        assert_eq!(
+            (all.remove_one(1, &mut rng), all.context(1), all.live()),
+            (Some(2), (2, vec![]), vec![])
+        );
         assert!(all.may_make(1) && all.made(1, Some(2)).is_err(), "a number comes once");
     }
 }

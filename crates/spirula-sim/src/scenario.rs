@@ -50,18 +50,28 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of the seed where
-    /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
-    /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the
-    /// monitor late: else whoever has the map that shows a primary down grants it nothing more, and one that is up is asked.
+    /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of
+    /// the seed where none is named), and with what it must cause: another failure does not count.
+    /// The simulators of PGs and of the quorum show more, with stories made for them.
+    /// `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the monitor late:
+    /// else whoever has the map that shows a primary down grants it nothing more, and one that is
+    /// up is asked.
     pub const ALL: [(Self, &[Extra], &[Sign]); 37] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
-        const DATA: &[Sign] =
-            &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply, Sign::Unfound];
+        const DATA: &[Sign] = &[
+            Sign::Lost,
+            Sign::Stale,
+            Sign::Order,
+            Sign::Answer,
+            Sign::Copies,
+            Sign::Reply,
+            Sign::Unfound,
+        ];
         /// A transaction is left out: an entry of the log, what it knows of a request, data.
-        const LEFT_OUT: &[Sign] = &[Sign::Log, Sign::Books, Sign::Lost, Sign::Stale, Sign::Copies, Sign::Unfound];
+        const LEFT_OUT: &[Sign] =
+            &[Sign::Log, Sign::Books, Sign::Lost, Sign::Stale, Sign::Copies, Sign::Unfound];
         /// What a snapshot shows is not what was, or something of it stays.
         const SHOWN: &[Sign] = &[Sign::Stale, Sign::Lost, Sign::Answer, Sign::Copies, Sign::Scrub];
         [
@@ -72,7 +82,11 @@ impl Bug {
             (Self::Poison(spirula_mon::Poison::Proposed), &[], &[Sign::Exit]),
             (Self::PairsLeft, &[Extra::Pairs], &[Sign::Stalled]),
             (Self::LongPauses, &[Extra::Asleep], &[Sign::Stale, Sign::Serves]),
-            (Self::Pg(Of::DupsForgotten), &[], &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books]),
+            (
+                Self::Pg(Of::DupsForgotten),
+                &[],
+                &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books],
+            ),
             (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
             (Self::Pg(Of::DivergentDeleteKept), &[], DATA),
             (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides], ACKED),
@@ -88,7 +102,11 @@ impl Bug {
             (Self::Pg(Of::UndoForgotten), &[Extra::Erasure], DATA),
             (Self::Pg(Of::RolledEarly), &[Extra::Erasure], DATA),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure], DATA),
-            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure], &[Sign::Store, Sign::Log, Sign::Unfound]),
+            (
+                Self::Pg(Of::AnswersOvertake),
+                &[Extra::Copies, Extra::Erasure],
+                &[Sign::Store, Sign::Log, Sign::Unfound],
+            ),
             (Self::Pg(Of::DeadWithoutProof), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
             (Self::Pg(Of::RoomNotAwaited), &[Extra::Room], LEFT_OUT),
@@ -166,7 +184,10 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (seed, at) = (self.seed, self.time_us as f64 / 1e6);
         let (sign, why) = (self.sign, &self.why);
-        write!(f, "seed {seed}, after {at:.3} s: {sign:?}: {why}\nreplay: cargo xtask sim --seed {seed}")
+        write!(
+            f,
+            "seed {seed}, after {at:.3} s: {sign:?}: {why}\nreplay: cargo xtask sim --seed {seed}"
+        )
     }
 }
 
@@ -286,11 +307,16 @@ impl Scene {
         let code = extras.has(Extra::Erasure).then(|| Code::draw(&mut extra_rng));
         let osd_count = rng.between(3, 5) as OsdId;
         // One more than a code needs, at times: with none to spare nothing is rebuilt elsewhere.
-        let osd_count = code.map_or(osd_count, |c| osd_count.max((c.k + c.m + extra_rng.below(2)) as OsdId));
+        let osd_count =
+            code.map_or(osd_count, |c| osd_count.max((c.k + c.m + extra_rng.below(2)) as OsdId));
         // The last one lies, and has nothing of the coded pool.
         let keeps_out = extras.has(Extra::Lies);
-        let osd_count = code.filter(|_| keeps_out).map_or(osd_count, |c| osd_count.max((c.k + c.m + 1) as OsdId));
-        let class = |id: OsdId| if keeps_out && code.is_some() && id + 1 == osd_count { "hdd" } else { "ssd" };
+        let osd_count = code
+            .filter(|_| keeps_out)
+            .map_or(osd_count, |c| osd_count.max((c.k + c.m + 1) as OsdId));
+        let class = |id: OsdId| {
+            if keeps_out && code.is_some() && id + 1 == osd_count { "hdd" } else { "ssd" }
+        };
         let pools = (0..rng.between(1, 2)).map(|i| InitialPool {
             name: format!("pool{i}"),
             pg_num: *rng.pick(&[1, 2, 4, 8]).unwrap_or(&4),
@@ -312,7 +338,9 @@ impl Scene {
         let min_size = if damaged { "2" } else { "0" };
         let params = MkfsParams {
             fsid: FSID,
-            mons: (0..count).map(|i| NewMon { name: name(i), addrs: addr_of(i), uuid: uuid(i) }).collect(),
+            mons: (0..count)
+                .map(|i| NewMon { name: name(i), addrs: addr_of(i), uuid: uuid(i) })
+                .collect(),
             osds: (0..osd_count).map(new_osd).collect(),
             failure_domain: "host".into(),
             defaults: [
@@ -331,8 +359,10 @@ impl Scene {
         let mut first = mkfs(&params, UTime { sec: 1_795_000_000, nsec: 0 }).unwrap_or_default();
         // Another monitor's token was redeemed: it may come in.
         if let Ok(mut state) = State::from_bytes(&first.data) {
-            Arc::make_mut(&mut state.kv)
-                .insert(format!("{MON_NAMES}{}", name(count)), given_by(UTime { sec: u32::MAX, nsec: 0 }, "").into());
+            Arc::make_mut(&mut state.kv).insert(
+                format!("{MON_NAMES}{}", name(count)),
+                given_by(UTime { sec: u32::MAX, nsec: 0 }, "").into(),
+            );
             first.data = state.to_bytes();
         }
         let mut mons = Vec::new();
@@ -366,7 +396,8 @@ impl Scene {
         let pg = pg_config(&mut rng, o.bug);
         let apart = rng.one_in(2);
         for id in 0..osd_count {
-            let identity = spirula_store::Identity { fsid: FSID, osd_uuid: uuid_of_osd(id), osd_id: id };
+            let identity =
+                spirula_store::Identity { fsid: FSID, osd_uuid: uuid_of_osd(id), osd_id: id };
             let disk = osd::Disk::new(identity, osd_bytes(extras), &mut rng);
             let (host, mons, pg) = (format!("host{id}"), mons.clone(), pg.clone());
             let place = osd::Place { host, mons, osds: at.clone(), pg, apart };
@@ -377,8 +408,10 @@ impl Scene {
             osds.push(actor);
         }
         for a in mons.iter().chain(&osds) {
-            let (offset, drift) =
-                (rng.between(0, 4_000_000) as i64 - 2_000_000, rng.between(0, 200_000) as i64 - 100_000);
+            let (offset, drift) = (
+                rng.between(0, 4_000_000) as i64 - 2_000_000,
+                rng.between(0, 200_000) as i64 - 100_000,
+            );
             if rng.one_in(3) {
                 world.set_clock(*a, offset, drift);
             }
@@ -403,7 +436,11 @@ impl Scene {
         let clients = (0..rng.between(1, 3)).map(|i| {
             let pace = if i > 0 && (extras.has(Extra::Readers) || extras.has(Extra::Asleep)) {
                 reading(&pace)
-            } else if i == 0 && extras.has(Extra::Many) && !extras.has(Extra::Full) && !extras.has(Extra::Room) {
+            } else if i == 0
+                && extras.has(Extra::Many)
+                && !extras.has(Extra::Full)
+                && !extras.has(Extra::Room)
+            {
                 many(pace.clone())
             } else {
                 pace.clone()

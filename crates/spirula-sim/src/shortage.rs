@@ -1,5 +1,5 @@
-//! Stories of a member whose disk has no room left when a write comes: others take the file system on which it lies. The
-//! write waits; what others need of that member does not.
+//! Stories of a member whose disk has no room left when a write comes: others take the file system
+//! on which it lies. The write waits; what others need of that member does not.
 
 use crate::content::{locator, name};
 use crate::osd::OsdActor;
@@ -16,7 +16,10 @@ impl Story {
 
     fn waits(&mut self, osd: OsdId) -> bool {
         let at = self.actor(osd);
-        self.s.world.with(at, |o: &mut OsdActor| o.osd().is_some_and(|o| o.waits_for_room())).unwrap()
+        self.s
+            .world
+            .with(at, |o: &mut OsdActor| o.osd().is_some_and(|o| o.waits_for_room()))
+            .unwrap()
     }
 
     /// Another object of the same PG.
@@ -33,7 +36,8 @@ impl Story {
 
     /// Writes where this member has no room, until it waits; the write.
     fn write_without_room(&mut self, conn: u64, member: OsdId, b: u8) -> u64 {
-        // The primary knows nothing of it when it takes the request, which waits behind a read meanwhile.
+        // The primary knows nothing of it when it takes the request, which waits behind a read
+        // meanwhile.
         self.begin_read(conn);
         let w = self.send(conn, OsdOp::write_full(vec![b; SIZE].into()));
         self.run(500);
@@ -69,8 +73,8 @@ fn three(seed: u64, bug: Option<Bug>) -> Option<(Story, Vec<OsdId>, u64)> {
     Some((c, acting, a))
 }
 
-/// A member waits for room when another one goes. The PG serves without waiting for that, has what it has had, and is whole again
-/// once there is room.
+/// A member waits for room when another one goes. The PG serves without waiting for that, has what
+/// it has had, and is whole again once there is room.
 fn another_goes(seed: u64, bug: Option<Bug>) -> Option<Result<(), String>> {
     let (mut c, acting, a) = three(seed, bug)?;
     let (short, gone) = (acting[1], c.actor(acting[2]));
@@ -117,8 +121,8 @@ fn a_member_without_room_holds_up_no_other_interval() {
     assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "{all:?}");
 }
 
-/// A primary that waits for room is taken out and marked down, and comes back as no member at all. Others serve the PG; it
-/// has room again.
+/// A primary that waits for room is taken out and marked down, and comes back as no member at all.
+/// Others serve the PG; it has room again.
 fn replaced(seed: u64) -> Option<Result<(), String>> {
     let (mut c, acting, a) = three(seed, None)?;
     let first = acting[0];
@@ -143,9 +147,10 @@ fn replaced(seed: u64) -> Option<Result<(), String>> {
     c.room(first, None);
     c.run(10_000);
     Some(match c.answer(read) {
-        Some(r) => {
-            Err(format!("answered by osd.{first}, which is no member any more: {:?}", r.ops[0].op.indata.first()))
-        }
+        Some(r) => Err(format!(
+            "answered by osd.{first}, which is no member any more: {:?}",
+            r.ops[0].op.indata.first()
+        )),
         None => c.reads(b, b'c'),
     })
 }
@@ -163,7 +168,9 @@ fn reshaped(seed: u64) -> Option<Result<(), String>> {
     c.write_without_room(a, short, b'b');
     let pools = c.map().pools;
     let (name, pg_num) = pools.values().next().map(|p| ("pool0", p.pg_num))?;
-    let set = |n: u32| format!(r#"{{"prefix": "osd pool set", "pool": "{name}", "var": "pg_num", "val": "{n}"}}"#);
+    let set = |n: u32| {
+        format!(r#"{{"prefix": "osd pool set", "pool": "{name}", "var": "pg_num", "val": "{n}"}}"#)
+    };
     c.s.order_of_all(&set(pg_num * 2));
     c.run(20_000);
     let seen = c.look();
@@ -183,7 +190,8 @@ fn a_pool_gets_more_pgs_though_one_waits_for_room() {
     assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "{all:?}");
 }
 
-/// All that a member without room has is in the PG that waits. Somebody deletes another object of it.
+/// All that a member without room has is in the PG that waits. Somebody deletes another object of
+/// it.
 fn only_deleted(seed: u64, leads: bool) -> Option<Result<(), String>> {
     let (mut c, acting, a) = three(seed, None)?;
     let short = acting[usize::from(!leads)];
@@ -202,7 +210,10 @@ fn only_deleted(seed: u64, leads: bool) -> Option<Result<(), String>> {
         }
     }
     if c.answer(gone).is_none_or(|r| r.result != 0) {
-        return Some(Err(format!("nothing is deleted while osd.{short} waits for room: {:?}", c.look())));
+        return Some(Err(format!(
+            "nothing is deleted while osd.{short} waits for room: {:?}",
+            c.look()
+        )));
     }
     assert!(c.fell_back(short) > 0);
     c.room(short, None);
@@ -229,17 +240,21 @@ fn only_deleted(seed: u64, leads: bool) -> Option<Result<(), String>> {
 #[test]
 fn what_only_frees_goes_on_where_all_waits_for_room() {
     for leads in [false, true] {
-        let all: Vec<_> = (0..12).filter_map(|s| Some((s, only_deleted(s, leads)?))).take(3).collect();
+        let all: Vec<_> =
+            (0..12).filter_map(|s| Some((s, only_deleted(s, leads)?))).take(3).collect();
         assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "primary {leads}: {all:?}");
     }
 }
 
-/// One of two members lacks an object and has no room for it when somebody deletes it, and another one.
+/// One of two members lacks an object and has no room for it when somebody deletes it, and another
+/// one.
 fn demanded(seed: u64) -> Option<Result<(), String>> {
     let mut c = Story::new(seed, None);
     let acting = c.acting();
     let &[_, short] = acting.as_slice() else { return None };
-    c.s.order_of_all(r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "1"}"#);
+    c.s.order_of_all(
+        r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "1"}"#,
+    );
     let other = c.neighbour()?;
     let a = c.connect();
     c.write(a, b'a');
@@ -268,7 +283,9 @@ fn demanded(seed: u64) -> Option<Result<(), String>> {
     let gone = c.send(b, OsdOp::delete());
     c.run(10_000);
     if c.answer(gone).is_none() {
-        return Some(Err(format!("nothing is deleted while osd.{short} has no room for an object")));
+        return Some(Err(format!(
+            "nothing is deleted while osd.{short} has no room for an object"
+        )));
     }
     c.room(short, None);
     c.done(w);

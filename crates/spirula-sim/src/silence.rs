@@ -1,5 +1,5 @@
-//! Stories of OSDs that are silent for a while and live: nobody is marked down again and again for what its peers have seen of it,
-//! and nobody for a silence that was its accusers' own.
+//! Stories of OSDs that are silent for a while and live: nobody is marked down again and again for
+//! what its peers have seen of it, and nobody for a silence that was its accusers' own.
 
 use crate::monitor::MonActor;
 use crate::osd::OsdActor;
@@ -18,7 +18,8 @@ const MS: u64 = 1000;
 /// The newest map that a monitor has.
 fn newest(t: &mut Story) -> Arc<EncodedOsdMap> {
     let of = |m: &mut MonActor| m.mon.as_ref().map(|m| m.state().osdmap.clone());
-    let maps: Vec<_> = t.s.mons.clone().into_iter().filter_map(|m| t.s.world.with(m, of).flatten()).collect();
+    let maps: Vec<_> =
+        t.s.mons.clone().into_iter().filter_map(|m| t.s.world.with(m, of).flatten()).collect();
     maps.into_iter().max_by_key(|m| m.epoch).expect("a monitor that runs")
 }
 
@@ -104,7 +105,8 @@ fn nobody_is_accused_by_those_who_hear_each_other_again_first() {
         marked(&mut t, 5000);
         let osds = t.s.osds.clone();
         cut_among(&mut t, &osds, cut);
-        // The last one does not hear the others, nor they it, for a little longer; and the monitors do not hear it, either.
+        // The last one does not hear the others, nor they it, for a little longer; and the monitors
+        // do not hear it, either.
         let (last, now) = (*osds.last().unwrap(), t.s.world.now);
         let (mons, others) = (t.s.mons.clone(), &osds[..osds.len() - 1]);
         for other in others.iter().chain(&mons) {
@@ -141,7 +143,10 @@ fn heartbeats_are_as_large_as_the_setting_says() {
             let sent = beats(&mut t, *o);
             for kind in [OsdPing::KIND, OsdPong::KIND] {
                 let (n, least) = sent.get(&kind).copied().unwrap_or_default();
-                assert!(n > 5 && (size..size + 500).contains(&least), "{size}: {n} of type {kind:#x}, {least} bytes");
+                assert!(
+                    n > 5 && (size..size + 500).contains(&least),
+                    "{size}: {n} of type {kind:#x}, {least} bytes"
+                );
             }
         }
     }

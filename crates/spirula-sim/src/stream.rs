@@ -1,5 +1,5 @@
-//! Connections of bytes between two machines, as TCP makes them: in order, delayed, cut off, ended on one side long before the other
-//! knows.
+//! Connections of bytes between two machines, as TCP makes them: in order, delayed, cut off, ended
+//! on one side long before the other knows.
 //!
 //! Bytes that are sent into a cut wait at the sender, which asks ever more rarely whether they get
 //! through: after the cut is healed that takes as long as the cut lasted, at most. An end that has
@@ -59,7 +59,14 @@ pub(crate) struct Stream {
 
 impl World {
     /// A call: the answer is [`Input::Called`] on both sides, or [`Input::Broken`].
-    pub(crate) fn dial(&mut self, conn: u64, from: ActorId, to: ActorId, net: Net, patience_us: u64) {
+    pub(crate) fn dial(
+        &mut self,
+        conn: u64,
+        from: ActorId,
+        to: ActorId,
+        net: Net,
+        patience_us: u64,
+    ) {
         let delay = self.rng.between(100, self.delay_us);
         let s = Stream {
             ends: [from, to],
@@ -118,7 +125,9 @@ impl World {
 
     fn put(&mut self, id: ActorId, conn: u64, part: Part) {
         let Some(s) = self.streams.get_mut(&conn) else { return };
-        let Some(way) = s.ends.iter().zip(s.has).position(|(end, has)| *end == id && has) else { return };
+        let Some(way) = s.ends.iter().zip(s.has).position(|(end, has)| *end == id && has) else {
+            return;
+        };
         let ([a, b], net, waits) = (s.ends, s.net, !s.held[way].is_empty());
         let (from, to) = if way == 0 { (a, b) } else { (b, a) };
         let (there, back) = (self.is_cut(from, to, net), self.is_cut(to, from, net));
@@ -136,7 +145,9 @@ impl World {
 
     fn unacknowledged(&mut self, conn: u64, way: usize) {
         let now = self.now;
-        let Some(s) = self.streams.get_mut(&conn).filter(|s| s.since[way].is_none()) else { return };
+        let Some(s) = self.streams.get_mut(&conn).filter(|s| s.since[way].is_none()) else {
+            return;
+        };
         s.since[way] = Some(now);
         let after = s.patience_us[way];
         self.at(after, Event::Patience(conn, way, now));
@@ -208,7 +219,9 @@ impl World {
 
     /// A side has waited long enough for an acknowledgement.
     pub(crate) fn impatient(&mut self, conn: u64, way: usize, since: u64) {
-        let Some(s) = self.streams.get_mut(&conn).filter(|s| s.since[way] == Some(since)) else { return };
+        let Some(s) = self.streams.get_mut(&conn).filter(|s| s.since[way] == Some(since)) else {
+            return;
+        };
         s.held[way].clear();
         self.break_end(conn, way, Broken::Silent);
     }
@@ -217,10 +230,13 @@ impl World {
     pub(crate) fn ways_healed(&mut self) {
         let now = self.now;
         let waiting = |s: &Stream| s.since.iter().any(Option::is_some);
-        let waiting: Vec<u64> = self.streams.iter().filter(|(_, s)| waiting(s)).map(|(n, _)| *n).collect();
+        let waiting: Vec<u64> =
+            self.streams.iter().filter(|(_, s)| waiting(s)).map(|(n, _)| *n).collect();
         for conn in waiting {
             for way in [0, 1] {
-                let Some(since) = self.streams.get(&conn).and_then(|s| s.since[way]) else { continue };
+                let Some(since) = self.streams.get(&conn).and_then(|s| s.since[way]) else {
+                    continue;
+                };
                 let after = self.rng.between(0, (now - since).min(ASKS_US));
                 self.at(after, Event::Again(conn, way));
             }
@@ -248,7 +264,8 @@ impl World {
 
     /// All connections of a process that ended end.
     pub(crate) fn streams_die(&mut self, id: ActorId) {
-        let mine: Vec<u64> = self.streams.iter().filter(|(_, s)| s.ends.contains(&id)).map(|(n, _)| *n).collect();
+        let mine: Vec<u64> =
+            self.streams.iter().filter(|(_, s)| s.ends.contains(&id)).map(|(n, _)| *n).collect();
         for conn in mine {
             let how = if self.rng.one_in(4) { Broken::Reset } else { Broken::Ended };
             self.hang_up(id, conn, how);
@@ -267,7 +284,8 @@ impl World {
 
     fn reset_some(&mut self, most: u64, which: impl Fn(&Stream) -> bool) -> u64 {
         let whole = |s: &Stream| s.called && s.has == [true, true] && !s.torn && which(s);
-        let mut all: Vec<u64> = self.streams.iter().filter(|(_, s)| whole(s)).map(|(n, _)| *n).collect();
+        let mut all: Vec<u64> =
+            self.streams.iter().filter(|(_, s)| whole(s)).map(|(n, _)| *n).collect();
         let mut done = 0;
         while done < most && !all.is_empty() {
             let conn = all.swap_remove(self.rng.below(all.len() as u64) as usize);
@@ -366,7 +384,8 @@ mod tests {
     }
 
     fn ear(w: &mut World, id: ActorId) -> (Vec<u8>, Vec<Broken>) {
-        w.with(id, |e: &mut Ear| (e.heard.clone(), e.broken.iter().map(|(_, how)| *how).collect())).unwrap()
+        w.with(id, |e: &mut Ear| (e.heard.clone(), e.broken.iter().map(|(_, how)| *how).collect()))
+            .unwrap()
     }
 
     fn say(w: &mut World, n: u8) {

@@ -28,12 +28,20 @@ pub fn message(now: u64, ends: &Option<[ActorId; 2]>, to: ActorId, bytes: &[u8])
         MOsdOpReply::KIND => words::<MOsdOpReply>(&m),
         OsdBoot::KIND => words::<OsdBoot>(&m),
         OsdFailureReport::KIND => words::<OsdFailureReport>(&m),
-        MOsdMap::KIND => MOsdMap::from_message(&m).map_or_else(|e| e.to_string(), |m| format!("to epoch {}", m.newest)),
-        MMonCommand::KIND => MMonCommand::from_message(&m).map_or_else(|e| e.to_string(), |c| c.cmd.concat()),
+        MOsdMap::KIND => MOsdMap::from_message(&m)
+            .map_or_else(|e| e.to_string(), |m| format!("to epoch {}", m.newest)),
+        MMonCommand::KIND => {
+            MMonCommand::from_message(&m).map_or_else(|e| e.to_string(), |c| c.cmd.concat())
+        }
         MMonCommandAck::KIND => words::<MMonCommandAck>(&m),
         _ => String::new(),
     };
     let from = ends.and_then(|e| e.into_iter().find(|a| *a != to));
     let shown: String = text.chars().take(LONGEST).collect();
-    println!("{now:>12} {from:?} -> {to}: type {} tid {} bytes {} {shown}", m.kind, m.tid, bytes.len());
+    println!(
+        "{now:>12} {from:?} -> {to}: type {} tid {} bytes {} {shown}",
+        m.kind,
+        m.tid,
+        bytes.len()
+    );
 }

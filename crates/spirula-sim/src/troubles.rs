@@ -1,5 +1,6 @@
-//! Trouble that asks for care: pairs of OSDs that do not hear each other, orders of an administrator under load,
-//! disks that lie, machines that are suspended. What each of them leaves behind ends with peace ([`Scene::end_troubles`]).
+//! Trouble that asks for care: pairs of OSDs that do not hear each other, orders of an
+//! administrator under load, disks that lie, machines that are suspended. What each of them leaves
+//! behind ends with peace ([`Scene::end_troubles`]).
 
 use crate::client::Client;
 use crate::device::Lie;
@@ -21,8 +22,8 @@ const SECOND: u64 = 1_000_000;
 const FLAGS: [&str; 7] = ["nodown", "noup", "nodown", "noup", "noout", "norecover", "nobackfill"];
 /// Pools made under load, at most at the same time.
 const POOLS_MADE: usize = 2;
-/// Time for all to be well before two OSDs do not hear each other, and how long a request may wait then: several times as long as
-/// it takes to mark one of them down.
+/// Time for all to be well before two OSDs do not hear each other, and how long a request may wait
+/// then: several times as long as it takes to mark one of them down.
 const WELL_US: u64 = 60 * SECOND;
 const STALL_US: u64 = 30 * SECOND;
 /// Time in which what is deleted must be gone in peace.
@@ -56,14 +57,20 @@ impl Scene {
                 });
             }
         }
-        // Never a member of an erasure-coded pool. There a write counts when all members have it, and it takes k of its shards to read
-        // it, so the log of the member that has least decides: what one lacks was not acknowledged, and is taken back by all. A disk that
-        // said that it had flushed makes that untrue, and nothing could tell such a write from one that was on its way. In a replicated
-        // pool the longest log decides, and a liar only lacks what others have. So beside an erasure-coded pool it is the OSD of another
-        // device class, see `Scene::new`.
+        // Never a member of an erasure-coded pool. There a write counts when all members have it,
+        // and it takes k of its shards to read it, so the log of the member that has least decides:
+        // what one lacks was not acknowledged, and is taken back by all. A disk that said that it
+        // had flushed makes that untrue, and nothing could tell such a write from one that was on
+        // its way. In a replicated pool the longest log decides, and a liar only lacks what others
+        // have. So beside an erasure-coded pool it is the OSD of another device class, see
+        // `Scene::new`.
         if self.extras.has(Extra::Lies) {
             let coded = self.extras.has(Extra::Erasure);
-            let liar = if coded { self.osds.last().copied() } else { self.extra_rng.pick(&self.osds).copied() };
+            let liar = if coded {
+                self.osds.last().copied()
+            } else {
+                self.extra_rng.pick(&self.osds).copied()
+            };
             let Some(liar) = liar else { return };
             self.troubles.liar = Some(liar);
             self.rotten.get_or_insert(liar);
@@ -81,7 +88,8 @@ impl Scene {
     pub fn troubles_go_on(&mut self) -> bool {
         let now = self.world.now;
         self.world.heal_due();
-        for (flag, _) in self.troubles.flags.extract_if(.., |_, at| *at <= now).collect::<Vec<_>>() {
+        for (flag, _) in self.troubles.flags.extract_if(.., |_, at| *at <= now).collect::<Vec<_>>()
+        {
             self.order_of_all(&format!(r#"{{"prefix": "osd unset", "key": "{flag}"}}"#));
         }
         if self.troubles.careful && self.is_whole() {
@@ -93,7 +101,10 @@ impl Scene {
     /// Two OSDs do not hear each other, or one does not hear the other, in one network or both.
     pub fn cut_pair(&mut self) {
         let mut rng = self.extra_rng.fork();
-        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied()) else { return };
+        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied())
+        else {
+            return;
+        };
         if a == b {
             return;
         }
@@ -126,10 +137,12 @@ impl Scene {
         }
     }
 
-    /// Cuts of pairs may last for longer than the storm. Some of them are waited for, with no new trouble beside them: for
-    /// minutes clients go on, and two OSDs do not hear each other.
+    /// Cuts of pairs may last for longer than the storm. Some of them are waited for, with no new
+    /// trouble beside them: for minutes clients go on, and two OSDs do not hear each other.
     pub fn outlast_cuts(&mut self) -> Result<(), Wrong> {
-        let Some(until) = self.world.cut_until().filter(|until| *until > self.world.now) else { return Ok(()) };
+        let Some(until) = self.world.cut_until().filter(|until| *until > self.world.now) else {
+            return Ok(());
+        };
         if !self.extra_rng.one_in(4) {
             return Ok(());
         }
@@ -142,11 +155,12 @@ impl Scene {
         Ok(())
     }
 
-    /// Of a cluster in which all is well two OSDs do not hear each other, and nothing else happens: clients go on all the time, where the
-    /// pool can do without one of the two.
+    /// Of a cluster in which all is well two OSDs do not hear each other, and nothing else happens:
+    /// clients go on all the time, where the pool can do without one of the two.
     pub fn cut_alone(&mut self) -> Result<(), Wrong> {
-        let others =
-            [Extra::Full, Extra::Room, Extra::Rot, Extra::Lies, Extra::Fuzz].into_iter().any(|e| self.extras.has(e));
+        let others = [Extra::Full, Extra::Room, Extra::Rot, Extra::Lies, Extra::Fuzz]
+            .into_iter()
+            .any(|e| self.extras.has(e));
         if !self.extras.has(Extra::Pairs) || others || !self.extra_rng.one_in(2) {
             return Ok(());
         }
@@ -171,7 +185,10 @@ impl Scene {
             self.run_for(2 * SECOND)?;
         }
         let mut rng = self.extra_rng.fork();
-        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied()) else { return Ok(()) };
+        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied())
+        else {
+            return Ok(());
+        };
         if a == b {
             return Ok(());
         }
@@ -186,12 +203,15 @@ impl Scene {
             let goes_on = |pool| map.pool(pool).is_some_and(|p| p.size > p.min_size);
             let now = self.world.now;
             for c in self.clients.clone() {
-                let waits =
-                    self.world.with(c, |c: &mut Client| c.stands_still(now, began, STALL_US, goes_on)).flatten();
+                let waits = self
+                    .world
+                    .with(c, |c: &mut Client| c.stands_still(now, began, STALL_US, goes_on))
+                    .flatten();
                 if let Some(waits) = waits {
                     let two = [a, b].map(|o| self.osd_id(o));
                     return Err(Sign::Stalled.of(format!(
-                        "osd.{} and osd.{} have not heard each other for {} s, and client {c} stands still: {waits}",
+                        "osd.{} and osd.{} have not heard each other for {} s, and client {c} \
+                            stands still: {waits}",
                         two[0],
                         two[1],
                         (now - began) / SECOND
@@ -212,13 +232,18 @@ impl Scene {
         }
     }
 
-    /// An OSD keeps no session whose connection ends, for a while, as one for which too many wait; and some end. On those made in
-    /// that time no more may wait than a few messages, perhaps: sessions are lost by that, too.
+    /// An OSD keeps no session whose connection ends, for a while, as one for which too many wait;
+    /// and some end. On those made in that time no more may wait than a few messages, perhaps:
+    /// sessions are lost by that, too.
     pub fn lose_sessions(&mut self) {
         let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
         let until = self.world.now + self.extra_rng.between(500_000, 5 * SECOND);
-        let bytes = *self.extra_rng.pick(&[limits::SESSION_BYTES, 8 << 10, 2 << 10]).unwrap_or(&limits::SESSION_BYTES);
-        self.world.with(target, |o: &mut OsdActor| (o.forgets_until, o.session_bytes) = (until, bytes));
+        let bytes = *self
+            .extra_rng
+            .pick(&[limits::SESSION_BYTES, 8 << 10, 2 << 10])
+            .unwrap_or(&limits::SESSION_BYTES);
+        self.world
+            .with(target, |o: &mut OsdActor| (o.forgets_until, o.session_bytes) = (until, bytes));
         let most = self.extra_rng.between(1, 6);
         self.world.reset_streams_of(target, most);
     }
@@ -252,8 +277,11 @@ impl Scene {
         }
         self.probe("pool made");
         self.troubles.pools_made += 1;
-        let (name, pg_num) = (format!("made{}", self.troubles.pools_made), self.extra_rng.between(1, 4));
-        self.orders_in_turn([format!(r#"{{"prefix": "osd pool create", "pool": "{name}", "pg_num": {pg_num}}}"#)]);
+        let (name, pg_num) =
+            (format!("made{}", self.troubles.pools_made), self.extra_rng.between(1, 4));
+        self.orders_in_turn([format!(
+            r#"{{"prefix": "osd pool create", "pool": "{name}", "pg_num": {pg_num}}}"#
+        )]);
         self.troubles.pools.insert(name);
     }
 
@@ -292,7 +320,9 @@ impl Scene {
             3 => {
                 self.probe("CRUSH weight changed");
                 let weight = rng.pick(&["0.0030", "0.0098", "0.0200"]).copied().unwrap_or("0.0098");
-                self.order(format!(r#"{{"prefix": "osd crush reweight", "name": "osd.{osd}", "weight": {weight}}}"#));
+                self.order(format!(
+                    r#"{{"prefix": "osd crush reweight", "name": "osd.{osd}", "weight": {weight}}}"#
+                ));
             }
             _ => {
                 self.probe("host moved");
@@ -307,12 +337,17 @@ impl Scene {
         }
     }
 
-    /// A virtual machine is paused with its clocks, for no longer than is promised to do no harm: it does not notice. Nor may its clock run
-    /// late besides, against that of anybody who gives it leases.
+    /// A virtual machine is paused with its clocks, for no longer than is promised to do no harm:
+    /// it does not notice. Nor may its clock run late besides, against that of anybody who gives it
+    /// leases.
     fn pause_with_clocks(&mut self, target: ActorId) {
         let rate = self.world.local(target).drift;
         let late = self.osds.iter().any(|o| self.world.local(*o).drift > rate);
-        if late || self.paused.contains_key(&target) || !self.world.is_up(target) || self.world.is_paused(target) {
+        if late
+            || self.paused.contains_key(&target)
+            || !self.world.is_up(target)
+            || self.world.is_paused(target)
+        {
             return;
         }
         self.probe("all clocks stood still");
@@ -321,7 +356,8 @@ impl Scene {
         self.world.wakes(target, ms * 1000);
     }
 
-    /// A machine is suspended, or a virtual one stopped, whose wall clock stands still, or all its clocks.
+    /// A machine is suspended, or a virtual one stopped, whose wall clock stands still, or all its
+    /// clocks.
     pub fn suspend(&mut self) {
         if self.extra_rng.one_in(2)
             && let Some(target) = self.extra_rng.pick(&self.osds).copied()
@@ -347,7 +383,11 @@ impl Scene {
         let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
         let until = self.world.now + self.extra_rng.between(SECOND, 20 * SECOND);
         for _ in 0..self.extra_rng.between(1, 4) {
-            let most = self.extra_rng.pick(&[200_000, 600_000, 1_500_000, 5 * SECOND]).copied().unwrap_or(SECOND);
+            let most = self
+                .extra_rng
+                .pick(&[200_000, 600_000, 1_500_000, 5 * SECOND])
+                .copied()
+                .unwrap_or(SECOND);
             if let Some(target) = self.extra_rng.pick(&all).copied() {
                 self.probe("machine loaded");
                 self.world.load(target, until, most);
@@ -358,7 +398,10 @@ impl Scene {
     /// An OSD is suspended, and when it wakes up it hears only those who only read.
     pub fn sleep(&mut self) {
         let Some(osd) = self.extra_rng.pick(&self.osds).copied() else { return };
-        if self.world.now < self.healed_at || self.paused.contains_key(&osd) || !self.world.is_up(osd) {
+        if self.world.now < self.healed_at
+            || self.paused.contains_key(&osd)
+            || !self.world.is_up(osd)
+        {
             return;
         }
         self.probe("OSD asleep");
@@ -388,7 +431,10 @@ impl Scene {
         if !self.is_whole() {
             return self.probe("no OSD lost: not whole");
         }
-        let Some(target) = self.extra_rng.pick(&self.osds).copied().filter(|o| !self.lies(*o)) else { return };
+        let Some(target) = self.extra_rng.pick(&self.osds).copied().filter(|o| !self.lies(*o))
+        else {
+            return;
+        };
         if self.rotten.is_some_and(|r| r != target) {
             // Beside damage on one disk no other may be lost.
             return self.probe("no OSD lost: another is damaged");
@@ -440,7 +486,9 @@ impl Scene {
             self.order_of_all(&format!(r#"{{"prefix": "osd rm-pg-upmap-items", "pgid": "{pg}"}}"#));
         }
         if self.extras.has(Extra::Shape) {
-            self.order_of_all(r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "2"}"#);
+            self.order_of_all(
+                r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "2"}"#,
+            );
             for o in self.osds.clone() {
                 let id = self.osd_id(o);
                 self.order_of_all(&format!(
@@ -466,7 +514,8 @@ impl Scene {
                 let pg = o.osd()?.pgs().find(|p| !map.pools.contains_key(&p.id().pg.pool))?;
                 Some(format!("osd.{} still has pg {} of a deleted pool", o.id, pg.id()))
             };
-            let stays = self.osds.clone().into_iter().find_map(|o| self.world.with(o, stays).flatten());
+            let stays =
+                self.osds.clone().into_iter().find_map(|o| self.world.with(o, stays).flatten());
             match stays {
                 None => return Ok(()),
                 Some(why) if self.world.now > until => return Err(Sign::Stuck.of(why)),
@@ -485,7 +534,11 @@ mod tests {
     /// Cuts alone, in the first seeds that have one, and the same with nobody marked down.
     #[test]
     fn clients_go_on_while_a_pair_is_cut_and_would_not_by_themselves() {
-        let of = |seed, bug| Options { extras: Some(Extras::these(&[Extra::Pairs])), bug, ..Options::new(seed) };
+        let of = |seed, bug| Options {
+            extras: Some(Extras::these(&[Extra::Pairs])),
+            bug,
+            ..Options::new(seed)
+        };
         let (mut cut, mut stood) = (0, 0);
         for seed in 0..40 {
             let report = run(&of(seed, None)).unwrap_or_else(|f| panic!("{f}"));
@@ -493,11 +546,16 @@ mod tests {
                 continue;
             }
             cut += 1;
-            stood += u64::from(run(&of(seed, Some(Bug::PairsLeft))).is_err_and(|f| f.sign == Sign::Stalled));
+            stood += u64::from(
+                run(&of(seed, Some(Bug::PairsLeft))).is_err_and(|f| f.sign == Sign::Stalled),
+            );
             if cut >= 3 && stood >= 1 {
                 return;
             }
         }
-        panic!("{cut} pairs cut alone, and clients stood still in {stood} of them where nobody may be marked down");
+        panic!(
+            "{cut} pairs cut alone, and clients stood still in {stood} of them where nobody may be \
+                marked down"
+        );
     }
 }

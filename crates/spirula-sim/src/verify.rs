@@ -36,17 +36,21 @@ const STATES_KEPT: usize = 200;
 
 /// The keys in which two states differ.
 fn difference(a: &Bytes, b: &Bytes) -> String {
-    let keys = |s: &Bytes| -> BTreeMap<String, Bytes> { spirula_encoding::from_slice(s).unwrap_or_default() };
+    let keys = |s: &Bytes| -> BTreeMap<String, Bytes> {
+        spirula_encoding::from_slice(s).unwrap_or_default()
+    };
     let (a, b) = (keys(a), keys(b));
     let differs = |k: &&String| a.get(*k) != b.get(*k);
     let names: Vec<String> = a.keys().chain(b.keys()).filter(differs).cloned().collect();
-    let shown: Vec<String> = names.iter().take(6).map(|k| format!("{k}: {:?} and {:?}", a.get(k), b.get(k))).collect();
+    let shown: Vec<String> =
+        names.iter().take(6).map(|k| format!("{k}: {:?} and {:?}", a.get(k), b.get(k))).collect();
     format!("{} keys, {}", names.len(), shown.join(", "))
 }
 
 type Operation = versions::Op<Change, Look, EVersion>;
 type Objects<'a> = Order<'a, Change, Look, Past, EVersion>;
-/// The data of every object that is followed, as it was read in the end, by pool and object; `None`: it is not there.
+/// The data of every object that is followed, as it was read in the end, by pool and object;
+/// `None`: it is not there.
 pub type Finals = BTreeMap<(i64, u32), Option<Vec<Cell>>>;
 
 impl Scene {
@@ -68,17 +72,20 @@ impl Scene {
     }
 
     fn look_at_monitor(&mut self, m: ActorId) -> Result<(), Wrong> {
-        let noted = self
-            .world
-            .with(m, |a: &mut MonActor| (std::mem::take(&mut a.led), std::mem::take(&mut a.states), a.refused.take()));
+        let noted = self.world.with(m, |a: &mut MonActor| {
+            (std::mem::take(&mut a.led), std::mem::take(&mut a.states), a.refused.take())
+        });
         let Some((led, states, refused)) = noted else { return Ok(()) };
         if let Some(why) = refused {
-            return Err(Sign::Refused.of(format!("a monitor's store is refused after a crash: {why}")));
+            return Err(
+                Sign::Refused.of(format!("a monitor's store is refused after a crash: {why}"))
+            );
         }
         for (term, member) in led {
             let before = *self.leaders.entry(term).or_insert(member);
             if before != member {
-                return Err(Sign::Monitors.of(format!("members {before} and {member} both led in term {term}")));
+                return Err(Sign::Monitors
+                    .of(format!("members {before} and {member} both led in term {term}")));
             }
         }
         for (index, state) in states {
@@ -97,7 +104,8 @@ impl Scene {
     fn look_at_osd(&mut self, id: ActorId) -> Result<(), Wrong> {
         self.look_at_logs(id)?;
         if (self.extras.has(Extra::Full) || self.extras.has(Extra::Room))
-            && self.world.with(id, |a: &mut OsdActor| a.osd().is_some_and(|o| o.waits_for_room())) == Some(true)
+            && self.world.with(id, |a: &mut OsdActor| a.osd().is_some_and(|o| o.waits_for_room()))
+                == Some(true)
         {
             self.probe("PG waits for room");
         }
@@ -120,7 +128,9 @@ impl Scene {
     }
 
     fn look_at_client(&mut self, id: ActorId) -> Result<(), Wrong> {
-        let take = |a: &mut Client| (std::mem::take(&mut a.epochs), std::mem::take(&mut a.acked), a.wrong.take());
+        let take = |a: &mut Client| {
+            (std::mem::take(&mut a.epochs), std::mem::take(&mut a.acked), a.wrong.take())
+        };
         let Some((epochs, acked, wrong)) = self.world.with(id, take) else { return Ok(()) };
         acked.iter().for_each(|(pg, pg_num, version)| self.acked.note(*pg, *pg_num, *version));
         if let Some(wrong) = wrong {
@@ -139,7 +149,9 @@ impl Scene {
     pub fn commands(&mut self) -> Vec<registers::Op> {
         let mut all = Vec::new();
         for c in self.commanders.clone() {
-            all.extend(self.world.with(c, |c: &mut Commander| c.history.clone()).unwrap_or_default());
+            all.extend(
+                self.world.with(c, |c: &mut Commander| c.history.clone()).unwrap_or_default(),
+            );
         }
         all
     }
@@ -148,8 +160,8 @@ impl Scene {
     pub fn peace(&mut self) -> Result<(), Wrong> {
         self.world.heal(true);
         for id in self.osds.clone() {
-            // Disks that were about to die have been replaced in time. Whose disk has died ends now: it may not have
-            // heard of it yet.
+            // Disks that were about to die have been replaced in time. Whose disk has died ends
+            // now: it may not have heard of it yet.
             let died = self.world.with(id, |o: &mut OsdActor| {
                 o.disk.devices.iter().for_each(|d| d.live());
                 o.disk.has_died()
@@ -168,7 +180,9 @@ impl Scene {
             // Everything is in, with its whole weight.
             let osd = self.world.with(id, |o: &mut OsdActor| o.id).unwrap_or(0);
             self.order_of_all(&format!(r#"{{"prefix": "osd in", "ids": ["{osd}"]}}"#));
-            self.order_of_all(&format!(r#"{{"prefix": "osd reweight", "id": {osd}, "weight": 1.0}}"#));
+            self.order_of_all(&format!(
+                r#"{{"prefix": "osd reweight", "id": {osd}, "weight": 1.0}}"#
+            ));
         }
         for c in self.commanders.clone() {
             self.world.with(c, |c: &mut Commander| c.quiet = true);
@@ -177,7 +191,11 @@ impl Scene {
             self.world.with(c, |c: &mut Client| c.quiet = true);
         }
         // What is damaged may have been found already.
-        self.until_well_but(if self.rotten.is_some() { PgState::INCONSISTENT } else { PgState(0) })?;
+        self.until_well_but(if self.rotten.is_some() {
+            PgState::INCONSISTENT
+        } else {
+            PgState(0)
+        })?;
         self.scrub_all()?;
         let calm = self.world.now;
         self.audit();
@@ -197,7 +215,8 @@ impl Scene {
         if self.extras.has(Extra::Pools) {
             self.deleted_is_gone()?;
         }
-        // What coded objects were before goes once nobody can want it back; that is said to idle members, too.
+        // What coded objects were before goes once nobody can want it back; that is said to idle
+        // members, too.
         if self.extras.has(Extra::Erasure) {
             self.run_for(10_000_000)?;
         }
@@ -224,8 +243,11 @@ impl Scene {
             }
             if !more {
                 let still = self.complaint(besides);
-                let sign = if still.contains("recovery_unfound") { Sign::Unfound } else { Sign::Stuck };
-                return Err(sign.of(format!("{} s of peace and still: {still}", PEACE_US / 1_000_000)));
+                let sign =
+                    if still.contains("recovery_unfound") { Sign::Unfound } else { Sign::Stuck };
+                return Err(
+                    sign.of(format!("{} s of peace and still: {still}", PEACE_US / 1_000_000))
+                );
             }
         }
     }
@@ -243,7 +265,9 @@ impl Scene {
         let first = self.clients.first().copied();
         let audit = |c: &mut Client| {
             let heads = all.iter().map(|(pool, object)| (*pool, *object, SNAP_HEAD));
-            let of = |(pool, snap): (i64, u64)| all.iter().filter(move |o| o.0 == pool).map(move |o| (o.0, o.1, snap));
+            let of = |(pool, snap): (i64, u64)| {
+                all.iter().filter(move |o| o.0 == pool).map(move |o| (o.0, o.1, snap))
+            };
             c.audit = heads.chain(c.snaps.live().into_iter().flat_map(of)).collect();
         };
         first.and_then(|c| self.world.with(c, audit));
@@ -251,7 +275,8 @@ impl Scene {
 
     /// Every object that there may be, by its pool.
     pub fn all_objects(&mut self) -> Vec<(i64, u32)> {
-        let pools: Vec<i64> = self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
+        let pools: Vec<i64> =
+            self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
         let objects = (0..self.objects).chain(CLONED..CLONED + self.objects);
         pools.iter().flat_map(|p| objects.clone().map(|o| (*p, o))).collect()
     }
@@ -265,7 +290,11 @@ impl Scene {
                 let mon = a.mon.as_ref()?;
                 let node = mon.node()?;
                 newest = Some(mon.state().osdmap.epoch);
-                Some((node.members().voters.contains(&node.id()), mon.state().members.len(), node.applied()))
+                Some((
+                    node.members().voters.contains(&node.id()),
+                    mon.state().members.len(),
+                    node.applied(),
+                ))
             });
             match here.flatten() {
                 Some((true, members, index)) if members == self.mons.len() => applied.push(index),
@@ -288,7 +317,8 @@ impl Scene {
             return why;
         }
         for c in self.clients.clone() {
-            let waits = self.world.with(c, |c: &mut Client| (!c.done()).then(|| c.waits())).flatten();
+            let waits =
+                self.world.with(c, |c: &mut Client| (!c.done()).then(|| c.waits())).flatten();
             if let Some(waits) = waits {
                 return format!("client {c} waits for answers: {waits}");
             }
@@ -303,7 +333,9 @@ impl Scene {
             return Some(format!("clients have epoch {}, monitors {epoch}", map.epoch));
         }
         for o in self.osds.clone() {
-            let at = self.world.with(o, |o: &mut OsdActor| (o.id, o.osd().map(spirula_osd::OsdCore::epoch)))?;
+            let at = self
+                .world
+                .with(o, |o: &mut OsdActor| (o.id, o.osd().map(spirula_osd::OsdCore::epoch)))?;
             if at.1 != Some(epoch) {
                 return Some(format!("osd.{} has epoch {:?}, monitors {epoch}", at.0, at.1));
             }
@@ -314,10 +346,13 @@ impl Scene {
         for pg in map.pgs() {
             let primary = map.pg_to_up_acting(pg);
             let state = self.pg_state(primary.acting_primary, pg);
-            let well = state.is_some_and(|s| s & !(BUSY | besides) == PgState::ACTIVE | PgState::CLEAN);
+            let well =
+                state.is_some_and(|s| s & !(BUSY | besides) == PgState::ACTIVE | PgState::CLEAN);
             if !well || primary.up != primary.acting {
                 let members = self.members_of(pg);
-                return Some(format!("pg {pg} is {state:?} on {primary:?} in epoch {epoch}: {members}"));
+                return Some(format!(
+                    "pg {pg} is {state:?} on {primary:?} in epoch {epoch}: {members}"
+                ));
             }
         }
         None
@@ -327,14 +362,17 @@ impl Scene {
     fn members_of(&mut self, pg: PgId) -> String {
         let mut all = String::new();
         for o in self.osds.clone() {
-            let says =
-                |o: &mut OsdActor| Some((o.id, o.osd()?.pgs().find(|p| p.id().pg == pg)?.query(), o.osd()?.space()?));
+            let says = |o: &mut OsdActor| {
+                Some((o.id, o.osd()?.pgs().find(|p| p.id().pg == pg)?.query(), o.osd()?.space()?))
+            };
             if let Some((id, text, space)) = self.world.with(o, says).flatten() {
                 let said: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
                 let (info, step) = (&said["info"], &said["recovery_state"]);
                 let (update, les) = (&info["last_update"], &info["history"]["last_epoch_started"]);
                 let state = &said["state"];
-                all.push_str(&format!("\nosd.{id}: {state} last update {update}, started {les}, {step}, {space:?}"));
+                all.push_str(&format!(
+                    "\nosd.{id}: {state} last update {update}, started {les}, {step}, {space:?}"
+                ));
             }
         }
         all
@@ -352,28 +390,41 @@ impl Scene {
 
     fn pg_state(&mut self, osd: OsdId, pg: PgId) -> Option<PgState> {
         let actor = self.actor_of(osd)?;
-        let state = |o: &mut OsdActor| o.osd()?.pgs().find(|p| p.id().pg == pg && p.is_primary()).map(|p| p.state().0);
+        let state = |o: &mut OsdActor| {
+            o.osd()?.pgs().find(|p| p.id().pg == pg && p.is_primary()).map(|p| p.state().0)
+        };
         self.world.with(actor, state).flatten()
     }
 
     /// Checks every object's history; returns the data that is there in the end.
     fn check_objects(&mut self, calm: u64) -> Result<Finals, Wrong> {
         let mut all: BTreeMap<(i64, u32), History> = BTreeMap::new();
-        let pools: Vec<i64> = self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
+        let pools: Vec<i64> =
+            self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
         for c in self.clients.clone() {
-            let history = self.world.with(c, |c: &mut Client| std::mem::take(&mut c.history)).unwrap_or_default();
+            let history = self
+                .world
+                .with(c, |c: &mut Client| std::mem::take(&mut c.history))
+                .unwrap_or_default();
             self.operations += history.values().map(Vec::len).sum::<usize>();
             history.into_iter().for_each(|(o, h)| all.entry(o).or_default().extend(h));
-            let without = self.world.with(c, |c: &mut Client| std::mem::take(&mut c.without)).unwrap_or_default();
+            let without = self
+                .world
+                .with(c, |c: &mut Client| std::mem::take(&mut c.without))
+                .unwrap_or_default();
             if let Some(pool) = without.iter().find(|p| pools.contains(p)) {
-                return Err(Sign::Reply.of(format!("client {c} was told that there is no pool {pool}, and there is")));
+                return Err(Sign::Reply.of(format!(
+                    "client {c} was told that there is no pool {pool}, and there is"
+                )));
             }
         }
         let mut finals = Finals::new();
         let mut orders: BTreeMap<(i64, u32), Objects<'_>> = BTreeMap::new();
         // An object that is copied comes before its copies.
         // What was not answered when a pool was deleted may have happened.
-        for (at @ (pool, object), history) in all.iter().filter(|((pool, _), _)| pools.contains(pool)) {
+        for (at @ (pool, object), history) in
+            all.iter().filter(|((pool, _), _)| pools.contains(pool))
+        {
             let named = |wrong: versions::Wrong| {
                 let Wrong { sign, why } = wrong.into();
                 sign.of(format!("object {object} of pool {pool}: {why}"))
@@ -397,7 +448,8 @@ impl Scene {
     }
 }
 
-/// What was copied by a change with this user version: what its source was at some time while it ran.
+/// What was copied by a change with this user version: what its source was at some time while it
+/// ran.
 fn copied(source: Option<&Objects<'_>>, c: &Change, op: &Operation) -> Result<Past, String> {
     let nothing = [Past::default()];
     let those = source.map_or(&nothing[..], |s| s.between(op.begun, op.ended));
@@ -409,5 +461,10 @@ fn copied(source: Option<&Objects<'_>>, c: &Change, op: &Operation) -> Result<Pa
             }
     };
     let found = those.iter().find(is).cloned();
-    found.ok_or_else(|| format!("a copy answered {} of user version {} is of none of {those:?}", c.result, c.version))
+    found.ok_or_else(|| {
+        format!(
+            "a copy answered {} of user version {} is of none of {those:?}",
+            c.result, c.version
+        )
+    })
 }

@@ -1,16 +1,20 @@
 //! Clients that watch objects and notify those who do, and what they may rely on.
 //!
-//! All clients share a book of their watches ([`Book`]); each notification has a number that is its payload. What must hold, whatever
-//! happens in between:
+//! All clients share a book of their watches ([`Book`]); each notification has a number that is its
+//! payload. What must hold, whatever happens in between:
 //!
-//! * A notification that ends as complete was answered by everybody who watched the object from before it began, and does so
-//!   still: by name, with the answer that was given. Who is not named in it must have lost his watch, and learns it in the end.
-//! * One whose time is over names those who did not answer; who is named neither way must have lost his watch, too.
+//! * A notification that ends as complete was answered by everybody who watched the object from
+//!   before it began, and does so still: by name, with the answer that was given. Who is not named
+//!   in it must have lost his watch, and learns it in the end.
+//! * One whose time is over names those who did not answer; who is named neither way must have lost
+//!   his watch, too.
 //! * Nobody is named as having answered who did not, or otherwise than he did.
-//! * In the time of peace each notification comes to an end, and nobody believes in a watch that is gone.
+//! * In the time of peace each notification comes to an end, and nobody believes in a watch that is
+//!   gone.
 //!
-//! The machine that keeps watches is the one that Spirula's own programs have ([`spirula_client::Watches`]). What a client believes of
-//! its watch is what that machine tells it: [`WatchOut::Watching`] and [`WatchOut::Lost`].
+//! The machine that keeps watches is the one that Spirula's own programs have
+//! ([`spirula_client::Watches`]). What a client believes of its watch is what that machine tells
+//! it: [`WatchOut::Watching`] and [`WatchOut::Lost`].
 
 use crate::content::locator;
 use crate::rng::Rng;
@@ -71,7 +75,9 @@ impl Book {
         let pages = self.open();
         let believes = |name: &Name| pages.held.get(name).is_some_and(|h| !h.ended);
         match pages.doubts.iter().find(|(name, _)| believes(name)) {
-            Some((name, why)) => Err(Sign::Watch.of(format!("{name:?} still believes in its watch, yet {why}"))),
+            Some((name, why)) => {
+                Err(Sign::Watch.of(format!("{name:?} still believes in its watch, yet {why}")))
+            }
             None => Ok(()),
         }
     }
@@ -95,7 +101,8 @@ pub struct Watching {
     /// Watches that are wanted or there.
     mine: BTreeMap<u64, Place>,
     asked: BTreeMap<u64, Asked>,
-    /// How many watches were had, and lost; notifications that ended as complete, and late; that were told again.
+    /// How many watches were had, and lost; notifications that ended as complete, and late; that
+    /// were told again.
     pub counts: [u64; 5],
 }
 
@@ -140,7 +147,8 @@ impl Watching {
         if pools.is_empty() {
             return Ok(());
         }
-        let (pool, number) = (self.rng.pick(pools).copied().unwrap_or_default(), self.rng.below(OBJECTS));
+        let (pool, number) =
+            (self.rng.pick(pools).copied().unwrap_or_default(), self.rng.below(OBJECTS));
         let at = (pool, number);
         match self.rng.below(60) {
             0..4 if self.mine.len() + self.making.len() < WATCHES => {
@@ -155,7 +163,14 @@ impl Watching {
                     pages.last
                 };
                 let (payload, timeout) = (number.to_string().into(), self.rng.between(1, 8) as u32);
-                let cookie = self.machine.notify(&locator(pool), &Self::name_of(at), payload, timeout, objecter, todo);
+                let cookie = self.machine.notify(
+                    &locator(pool),
+                    &Self::name_of(at),
+                    payload,
+                    timeout,
+                    objecter,
+                    todo,
+                );
                 self.asked.insert(cookie, Asked { at, number, begun: now });
             }
             8 if self.rng.one_in(4) => {
@@ -196,7 +211,13 @@ impl Watching {
         if let Some(place) = self.making.remove(&tid) {
             if reply.result == 0 {
                 let timeout = *self.rng.pick(&[6, 6, 10, 30]).unwrap_or(&30);
-                let cookie = self.machine.watch(&locator(place.0), &Self::name_of(place), timeout, objecter, todo);
+                let cookie = self.machine.watch(
+                    &locator(place.0),
+                    &Self::name_of(place),
+                    timeout,
+                    objecter,
+                    todo,
+                );
                 self.mine.insert(cookie, place);
             }
             // Else the pool is gone, or has no room.
@@ -249,7 +270,8 @@ impl Watching {
                     if self.rng.one_in(12) {
                         continue;
                     }
-                    self.counts[4] += u64::from(!self.book.open().answered.insert(((me, cookie), number)));
+                    self.counts[4] +=
+                        u64::from(!self.book.open().answered.insert(((me, cookie), number)));
                     self.machine.acknowledge(cookie, id, &answer(number, cookie), objecter, todo);
                 }
                 WatchOut::Notification { cookie, result, replies, missed } => {
@@ -277,7 +299,9 @@ impl Watching {
         }
         let Asked { at, number, begun } = asked;
         if late == missed.is_empty() {
-            return Err(format!("notification {number} is answered {result}, and {missed:?} did not answer"));
+            return Err(format!(
+                "notification {number} is answered {result}, and {missed:?} did not answer"
+            ));
         }
         self.counts[if late { 3 } else { 2 }] += 1;
         let mut pages = self.book.open();
@@ -293,7 +317,10 @@ impl Watching {
         let passed = pages.held.iter().filter(|(name, h)| lives(h) && !named.contains(name));
         let passed: Vec<Name> = passed.map(|(name, _)| *name).collect();
         for name in passed {
-            let why = format!("notification {number} of {at:?}, begun at {begun}, ended {result} at {now} without it");
+            let why = format!(
+                "notification {number} of {at:?}, begun at {begun}, ended {result} at {now} \
+                    without it"
+            );
             pages.doubts.push((name, why));
         }
         Ok(())

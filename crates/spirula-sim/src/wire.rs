@@ -1,4 +1,5 @@
-//! An OSD's links to other OSDs: the messenger's own connections and sessions over the world's streams.
+//! An OSD's links to other OSDs: the messenger's own connections and sessions over the world's
+//! streams.
 //!
 //! Driven here are the same state machines that `spirula-runtime`'s tasks drive over sockets:
 //! [`Connection`], and both ends' rules for what outlives one, [`Calls`] and [`Parked`].
@@ -13,7 +14,8 @@ use spirula_messages::cluster::pg::{OsdPing, OsdPong};
 use spirula_messages::{Body, Message};
 use spirula_messenger::auth::{AuthAnswer, NoneRequest};
 use spirula_messenger::{
-    Asked, Calls, Connection, Endpoint, Event, Opening, Parked, Policy, Session, SessionAsk, SessionKey, Target,
+    Asked, Calls, Connection, Endpoint, Event, Opening, Parked, Policy, Session, SessionAsk,
+    SessionKey, Target,
 };
 use spirula_runtime::{Ended, Link, LinkId, NetEvent, NetSink, Peer, Service, limits};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
@@ -23,7 +25,8 @@ use std::time::Duration;
 
 /// How often timeouts are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// The answer to a peer that is displaced is asked for again so often at most: the connection it displaces ends at once.
+/// The answer to a peer that is displaced is asked for again so often at most: the connection it
+/// displaces ends at once.
 const ASKS: usize = 4;
 
 /// What the daemon wants of its links.
@@ -31,7 +34,14 @@ pub enum Wish {
     /// To listen.
     Listen(AddrVec, Box<Service>),
     /// A lossless link to that actor.
-    Connect { link: LinkId, me: Box<Peer>, sink: NetSink, to: EntityAddr, actor: ActorId, unacknowledged: Duration },
+    Connect {
+        link: LinkId,
+        me: Box<Peer>,
+        sink: NetSink,
+        to: EntityAddr,
+        actor: ActorId,
+        unacknowledged: Duration,
+    },
     /// A message goes out.
     Carry(LinkId, Message),
     /// A link ends.
@@ -103,9 +113,11 @@ pub struct Wire {
     tick: Duration,
     /// Sessions that may wait for their peers; fewer where losses are wanted.
     pub most_parked: usize,
-    /// Bytes that may wait in a session, by connections made from now on; fewer where losses are wanted.
+    /// Bytes that may wait in a session, by connections made from now on; fewer where losses are
+    /// wanted.
     pub session_bytes: usize,
-    /// Sessions lost, on either end, resumed, and lost because more waited than may; taken by whoever counts.
+    /// Sessions lost, on either end, resumed, and lost because more waited than may; taken by
+    /// whoever counts.
     pub sessions: [u64; 3],
     /// Heartbeats that were carried, by their type: how many, and the bytes of the smallest.
     pub beats: BTreeMap<u16, (u64, usize)>,
@@ -162,7 +174,8 @@ impl Wire {
             Wish::Listen(addrs, mut service) => {
                 service.me.addrs = addrs;
                 let addr = service.me.addr();
-                let mut endpoint = Endpoint::new(EntityType::Osd, service.me.name().num, service.me.addrs.clone());
+                let mut endpoint =
+                    Endpoint::new(EntityType::Osd, service.me.name().num, service.me.addrs.clone());
                 endpoint.timeouts = limits::timeouts();
                 endpoint.limits.queue = limits::SESSION_BYTES;
                 endpoint.lossless = vec![EntityType::Osd];
@@ -173,10 +186,24 @@ impl Wire {
                 let mut endpoint = Endpoint::new(EntityType::Osd, me.name().num, me.addrs.clone());
                 endpoint.timeouts = limits::timeouts();
                 let watched = unacknowledged == limits::TCP_UNACKNOWLEDGED_WATCHED;
-                endpoint.limits.queue = if watched { limits::SESSION_BYTES_WATCHED } else { limits::SESSION_BYTES };
-                let (endpoint, calls, patience) = (Arc::new(endpoint), Calls::default(), unacknowledged);
+                endpoint.limits.queue =
+                    if watched { limits::SESSION_BYTES_WATCHED } else { limits::SESSION_BYTES };
+                let (endpoint, calls, patience) =
+                    (Arc::new(endpoint), Calls::default(), unacknowledged);
                 let (conn, again, waiting, bytes) = (None, None, VecDeque::new(), 0);
-                let call = Call { me, sink, to, actor, patience, endpoint, calls, conn, again, waiting, bytes };
+                let call = Call {
+                    me,
+                    sink,
+                    to,
+                    actor,
+                    patience,
+                    endpoint,
+                    calls,
+                    conn,
+                    again,
+                    waiting,
+                    bytes,
+                };
                 self.calls.insert(link, call);
                 self.call(link, out);
             }
@@ -215,7 +242,8 @@ impl Wire {
             let (n, least) = self.beats.entry(message.kind).or_insert((0, usize::MAX));
             (*n, *least) = (*n + 1, size(&message).min(*least));
         }
-        let (conn, waiting, bytes) = match (self.calls.get_mut(&link), self.accepted.get_mut(&link)) {
+        let (conn, waiting, bytes) = match (self.calls.get_mut(&link), self.accepted.get_mut(&link))
+        {
             (Some(c), _) => (c.conn, &mut c.waiting, &mut c.bytes),
             (_, Some(a)) => (a.conn, &mut a.waiting, &mut a.bytes),
             _ => return,
@@ -259,10 +287,21 @@ impl Wire {
             };
             let policy = Policy::Lossless(call.calls.session(cookie));
             let me = &call.me;
-            let who = NoneRequest { to_monitor: false, kind: me.kind, id: me.id.clone(), global_id: me.global_id };
-            let target =
-                Target { addr: call.to, entity: EntityType::Osd, credentials: Box::new(who), global_seq, policy };
-            let connection = Connection::connect(bounded(&call.endpoint, self.session_bytes), target, now);
+            let who = NoneRequest {
+                to_monitor: false,
+                kind: me.kind,
+                id: me.id.clone(),
+                global_id: me.global_id,
+            };
+            let target = Target {
+                addr: call.to,
+                entity: EntityType::Osd,
+                credentials: Box::new(who),
+                global_seq,
+                policy,
+            };
+            let connection =
+                Connection::connect(bounded(&call.endpoint, self.session_bytes), target, now);
             let waiting = std::mem::take(&mut call.waiting);
             call.bytes = 0;
             if let Some(c) = self.conns.get_mut(&conn) {
@@ -277,7 +316,8 @@ impl Wire {
             let from = ([10, 0, PUBLIC, 0], 1).into();
             let connection = Connection::accept(bounded(&listening, self.session_bytes), from, now);
             let link = self.number();
-            self.conns.insert(conn, Conn::new(Some(connection), link, Some(addr), Opening::default()));
+            self.conns
+                .insert(conn, Conn::new(Some(connection), link, Some(addr), Opening::default()));
         }
         self.dirty.insert(conn);
         self.flush_all(out);
@@ -322,7 +362,13 @@ impl Wire {
     }
 
     /// One event; true if it was a question that was answered.
-    fn event(&mut self, now: Duration, conn: u64, event: Event, out: &mut Vec<Output>) -> Result<bool, String> {
+    fn event(
+        &mut self,
+        now: Duration,
+        conn: u64,
+        event: Event,
+        out: &mut Vec<Output>,
+    ) -> Result<bool, String> {
         match event {
             Event::Message(m) => {
                 if let Some((link, sink)) = self.sink(conn) {
@@ -350,7 +396,8 @@ impl Wire {
                 let outgoing = c.at.is_none();
                 let news = c.opening.established(who.resumed, outgoing);
                 let mut peer = Peer::new(who.kind, &who.id);
-                (peer.global_id, peer.addrs, peer.features) = (who.global_id, who.addrs, who.features);
+                (peer.global_id, peer.addrs, peer.features) =
+                    (who.global_id, who.addrs, who.features);
                 if news.opened {
                     let link = Link::carried(link, self.network.clone());
                     sink.push(NetEvent::Opened { link, peer, outgoing });
@@ -378,7 +425,10 @@ impl Wire {
     }
 
     fn connection(&mut self, conn: u64) -> Result<&mut Connection, String> {
-        self.conns.get_mut(&conn).and_then(|c| c.connection.as_mut()).ok_or_else(|| "no connection".to_owned())
+        self.conns
+            .get_mut(&conn)
+            .and_then(|c| c.connection.as_mut())
+            .ok_or_else(|| "no connection".to_owned())
     }
 
     /// What waited for an accepted link's connection goes out.
@@ -394,17 +444,31 @@ impl Wire {
     }
 
     /// Finds the session that an accepted peer asks for.
-    fn session(&mut self, now: Duration, conn: u64, ask: SessionAsk, out: &mut Vec<Output>) -> Result<(), String> {
+    fn session(
+        &mut self,
+        now: Duration,
+        conn: u64,
+        ask: SessionAsk,
+        out: &mut Vec<Output>,
+    ) -> Result<(), String> {
         let cookie = self.rng.bits() | 1;
         for _ in 0..ASKS {
-            let Some((at, link)) = self.conns.get(&conn).and_then(|c| Some((c.at?, c.link))) else { return Ok(()) };
+            let Some((at, link)) = self.conns.get(&conn).and_then(|c| Some((c.at?, c.link))) else {
+                return Ok(());
+            };
             let Some(l) = self.listening.get_mut(&at) else { return Ok(()) };
             let sink = l.service.sink.clone();
             match l.parked.ask(&ask, cookie, &link, |link| *link) {
                 Asked::Displace(old) => {
                     let old = old.and_then(|link| self.accepted.get(&link)).and_then(|a| a.conn);
                     if let Some(old) = old {
-                        self.end(now, old, "the peer opened another connection", Broken::Reset, out);
+                        self.end(
+                            now,
+                            old,
+                            "the peer opened another connection",
+                            Broken::Reset,
+                            out,
+                        );
                     }
                 }
                 Asked::Answer { answer, link, gone } => {
@@ -456,7 +520,11 @@ impl Wire {
             let Some(call) = self.calls.get_mut(&link) else { return };
             call.conn = None;
             if refused {
-                let ended = Ended { why: format!("{}: {how:?}", call.to), refused, hung_up: call.calls.hung_up };
+                let ended = Ended {
+                    why: format!("{}: {how:?}", call.to),
+                    refused,
+                    hung_up: call.calls.hung_up,
+                };
                 call.sink.push(NetEvent::Refused(link, ended));
             }
             self.calls_again(now, link);
@@ -486,7 +554,10 @@ impl Wire {
             }
             (Some(at), Some(key)) => {
                 let Some(l) = self.listening.get_mut(&at) else { return };
-                let wanted = self.accepted.get(&c.link).is_some_and(|a| !a.given_up && a.bytes <= self.session_bytes);
+                let wanted = self
+                    .accepted
+                    .get(&c.link)
+                    .is_some_and(|a| !a.given_up && a.bytes <= self.session_bytes);
                 let session: Option<Session> = c.connection.as_mut().and_then(Connection::close);
                 if let Some(session) = session.filter(|_| wanted && !c.overfull) {
                     l.parked.park(key, c.link, session, now);
@@ -507,7 +578,8 @@ impl Wire {
     fn look(&mut self, at: EntityAddr) {
         let Some(l) = self.listening.get_mut(&at) else { return };
         let (accepted, most) = (&self.accepted, self.session_bytes);
-        let unwanted = |link: &LinkId| accepted.get(link).is_none_or(|a| a.given_up || a.bytes > most);
+        let unwanted =
+            |link: &LinkId| accepted.get(link).is_none_or(|a| a.given_up || a.bytes > most);
         for (_, link, why) in l.parked.look(unwanted, self.most_parked, limits::PARKED_BYTES) {
             self.gone(link, why);
         }
@@ -532,7 +604,9 @@ impl Wire {
     }
 
     fn flush(&mut self, conn: u64, out: &mut Vec<Output>) {
-        let Some(connection) = self.conns.get_mut(&conn).and_then(|c| c.connection.as_mut()) else { return };
+        let Some(connection) = self.conns.get_mut(&conn).and_then(|c| c.connection.as_mut()) else {
+            return;
+        };
         let mut output = connection.take_output();
         if output.has_remaining() {
             out.push(Output::Write(conn, output.copy_to_bytes(output.remaining()).into()));
@@ -541,7 +615,8 @@ impl Wire {
 
     /// Writes what is to be written.
     pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
-        let overfull: Vec<u64> = self.conns.iter().filter(|(_, c)| c.overfull).map(|(n, _)| *n).collect();
+        let overfull: Vec<u64> =
+            self.conns.iter().filter(|(_, c)| c.overfull).map(|(n, _)| *n).collect();
         for conn in overfull {
             self.sessions[2] += 1;
             self.end(now, conn, "more waits than may", Broken::Reset, out);
@@ -558,7 +633,11 @@ impl Wire {
         if now >= self.tick {
             self.tick = now + TICK;
             for conn in self.conns.keys().copied().collect::<Vec<_>>() {
-                let Some(connection) = self.conns.get_mut(&conn).and_then(|c| c.connection.as_mut()) else { continue };
+                let Some(connection) =
+                    self.conns.get_mut(&conn).and_then(|c| c.connection.as_mut())
+                else {
+                    continue;
+                };
                 match connection.tick(now) {
                     Ok(()) => drop(self.dirty.insert(conn)),
                     Err(e) => self.end(now, conn, &e.to_string(), Broken::Reset, out),
@@ -578,7 +657,12 @@ impl Wire {
 }
 
 impl Conn {
-    fn new(connection: Option<Connection>, link: LinkId, at: Option<EntityAddr>, opening: Opening) -> Self {
+    fn new(
+        connection: Option<Connection>,
+        link: LinkId,
+        at: Option<EntityAddr>,
+        opening: Opening,
+    ) -> Self {
         let (buffer, key, established, overfull) = (BytesMut::new(), None, false, false);
         Self { connection, buffer, link, at, key, opening, established, overfull }
     }
@@ -595,7 +679,8 @@ impl Conn {
     }
 }
 
-/// Numbers of an OSD's links and connections in this incarnation begin here; below are those of its connections to others.
+/// Numbers of an OSD's links and connections in this incarnation begin here; below are those of its
+/// connections to others.
 pub fn numbers(actor: ActorId, incarnation: u32) -> u64 {
     World::conn_numbers(actor) + (u64::from(incarnation) << 20) + (1 << 19)
 }

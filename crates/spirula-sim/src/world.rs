@@ -208,7 +208,8 @@ struct Slot {
     /// So many microseconds its monotonic clock did not count.
     uncounted: u64,
     tick_us: u64,
-    /// Until when its machine is so loaded that it runs by fits and starts, and how long it is held up at most.
+    /// Until when its machine is so loaded that it runs by fits and starts, and how long it is held
+    /// up at most.
     busy: (u64, u64),
     /// It is held up by that.
     held: bool,
@@ -226,7 +227,8 @@ struct Conn {
     /// Which sides know already that it has ended, and how late bytes come in each direction.
     left: [bool; 2],
     lag_us: [u64; 2],
-    /// A message in that direction was lost in a cut: nothing comes through any more, for a stream has no holes.
+    /// A message in that direction was lost in a cut: nothing comes through any more, for a stream
+    /// has no holes.
     holed: [bool; 2],
     /// Who asks for it and for whom, until it is there.
     asking: Option<(Peer, EntityAddr)>,
@@ -249,8 +251,8 @@ pub(crate) enum Event {
     Wakes(ActorId, u64),
     /// One side learns that a connection has ended.
     Left(u64, usize),
-    /// Of connections of bytes: a call arrives, and until when it is repeated; a part arrives in a direction; patience
-    /// with one ends; it is asked again; a side hears that it was reset.
+    /// Of connections of bytes: a call arrives, and until when it is repeated; a part arrives in a
+    /// direction; patience with one ends; it is asked again; a side hears that it was reset.
     Call(u64, u64),
     Part(u64, usize, u64),
     Patience(u64, usize, u64),
@@ -284,7 +286,8 @@ pub struct World {
     pub steps: u64,
     /// Prints what happens.
     pub tell: bool,
-    /// To whom something happened since they were looked at last. One event may concern two: both ends of a connection.
+    /// To whom something happened since they were looked at last. One event may concern two: both
+    /// ends of a connection.
     pub acted: BTreeSet<ActorId>,
     /// Why actors ended by themselves.
     pub exits: Vec<(ActorId, String)>,
@@ -388,7 +391,8 @@ impl World {
         if let Some(a) = &mut s.actor {
             a.crash(&mut self.rng);
         }
-        let mine: Vec<u64> = self.conns.iter().filter(|(_, c)| c.ends.contains(&id)).map(|(n, _)| *n).collect();
+        let mine: Vec<u64> =
+            self.conns.iter().filter(|(_, c)| c.ends.contains(&id)).map(|(n, _)| *n).collect();
         for conn in mine {
             self.end_soon(conn, 2_000, End::Gone);
         }
@@ -447,7 +451,8 @@ impl World {
         }
     }
 
-    /// Its machine is loaded until `until`: every now and then it is held up, for `most_us` at most. Its kernel answers meanwhile.
+    /// Its machine is loaded until `until`: every now and then it is held up, for `most_us` at
+    /// most. Its kernel answers meanwhile.
     pub fn load(&mut self, id: ActorId, until: u64, most_us: u64) {
         self.say(id, "is loaded");
         if let Some(s) = self.slots.get_mut(id) {
@@ -492,7 +497,8 @@ impl World {
         self.cuts.contains_key(&(from, to, net))
     }
 
-    /// Heals all cuts but those with an end of their own, and these, too, once it has come or if it is `peace`.
+    /// Heals all cuts but those with an end of their own, and these, too, once it has come or if it
+    /// is `peace`.
     pub fn heal(&mut self, peace: bool) {
         let (before, now) = (self.cuts.len(), self.now);
         self.cuts.retain(|_, until| until.is_some_and(|at| at > now && !peace));
@@ -526,7 +532,9 @@ impl World {
     fn transmit(&mut self, conn: u64, way: usize, bytes: Vec<u8>) {
         let delay = self.rng.between(50, self.delay_us);
         let Some(c) = self.conns.get_mut(&conn) else { return };
-        let (Some(to), Some(last)) = (c.ends.get(1 - way).copied(), c.last.get_mut(way)) else { return };
+        let (Some(to), Some(last)) = (c.ends.get(1 - way).copied(), c.last.get_mut(way)) else {
+            return;
+        };
         *last = (*last).max(self.now + delay + c.lag_us.get(way).copied().unwrap_or_default()) + 1;
         let at = *last;
         self.at(at - self.now, Event::Bytes { conn, to, bytes });
@@ -573,7 +581,9 @@ impl World {
                 self.give(id, Input::Start);
             }
             Event::Tick(id, inc) => {
-                let Some(s) = self.slots.get(id).filter(|s| s.up && s.incarnation == inc) else { return true };
+                let Some(s) = self.slots.get(id).filter(|s| s.up && s.incarnation == inc) else {
+                    return true;
+                };
                 let (runs, tick, busy) = (!s.paused && !s.held, s.tick_us, s.busy);
                 let next = (tick as i64 - (tick as i64 * s.drift) / 1_000_000).max(1) as u64;
                 self.at(next, Event::Tick(id, inc));
@@ -588,7 +598,10 @@ impl World {
                 }
             }
             Event::Goes(id, inc) => {
-                let Some(s) = self.slots.get_mut(id).filter(|s| s.up && s.incarnation == inc) else { return true };
+                let Some(s) = self.slots.get_mut(id).filter(|s| s.up && s.incarnation == inc)
+                else {
+                    return true;
+                };
                 s.held = false;
                 self.catch_up(id);
                 self.give(id, Input::Tick);
@@ -608,7 +621,8 @@ impl World {
                 if self.tell {
                     tell::message(self.now, &self.conns.get(&conn).map(|c| c.ends), to, &bytes);
                 }
-                let heard = |c: &Conn| c.ends.iter().zip(&c.left).any(|(end, left)| *end == to && !left);
+                let heard =
+                    |c: &Conn| c.ends.iter().zip(&c.left).any(|(end, left)| *end == to && !left);
                 if self.conns.get(&conn).is_some_and(heard)
                     && let Ok(Carried(message)) = spirula_encoding::from_slice(&bytes)
                 {
@@ -626,7 +640,10 @@ impl World {
                 }
             }
             Event::Left(conn, side) => {
-                let here = self.conns.get_mut(&conn).and_then(|c| Some((*c.ends.get(side)?, c.left.get_mut(side)?)));
+                let here = self
+                    .conns
+                    .get_mut(&conn)
+                    .and_then(|c| Some((*c.ends.get(side)?, c.left.get_mut(side)?)));
                 if let Some((actor, left)) = here {
                     *left = true;
                     self.give(actor, Input::Closed { conn, end: End::Silent });
@@ -669,7 +686,13 @@ impl World {
         let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
         let uncounted = self.slots.get(id).map_or(0, |s| s.uncounted) as i64;
         let mono = Duration::from_micros((self.now as i64 + gained - uncounted).max(0) as u64);
-        Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
+        Local {
+            id,
+            mono,
+            drift,
+            wall: UTime::from_nanos(us.max(0) as u64 * 1000),
+            true_us: self.now,
+        }
     }
 
     pub(crate) fn give(&mut self, id: ActorId, input: Input) {
@@ -696,8 +719,19 @@ impl World {
                 let asking = Some((peer, addr));
                 let (left, lag_us) = ([false; 2], [0; 2]);
                 let (ends, net) = ([id, to], Net::of(&addr));
-                self.conns
-                    .insert(conn, Conn { ends, net, last, ending: false, left, lag_us, holed: [false; 2], asking });
+                self.conns.insert(
+                    conn,
+                    Conn {
+                        ends,
+                        net,
+                        last,
+                        ending: false,
+                        left,
+                        lag_us,
+                        holed: [false; 2],
+                        asking,
+                    },
+                );
                 self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
@@ -707,11 +741,16 @@ impl World {
                 let cut = self.is_cut(id, to, c.net);
                 let limits = Limits::default();
                 let segments = [(&message.front, limits.front), (&message.middle, limits.middle)];
-                if segments.iter().any(|(s, most)| s.len() > *most) || message.data.len() > limits.data {
+                if segments.iter().any(|(s, most)| s.len() > *most)
+                    || message.data.len() > limits.data
+                {
                     // No messenger takes such a frame.
                     return self.end_soon(conn, 100, End::Closed);
                 }
-                let Some(holed) = self.conns.get_mut(&conn).and_then(|c| c.holed.get_mut(way)) else { return };
+                let Some(holed) = self.conns.get_mut(&conn).and_then(|c| c.holed.get_mut(way))
+                else {
+                    return;
+                };
                 let begins = cut && !*holed;
                 *holed |= cut;
                 if begins {
@@ -722,7 +761,9 @@ impl World {
                 }
             }
             Output::Close(conn) => self.end_soon(conn, 500, End::Closed),
-            Output::Dial { conn, to, net, patience_us } => self.dial(conn, id, to, net, patience_us),
+            Output::Dial { conn, to, net, patience_us } => {
+                self.dial(conn, id, to, net, patience_us)
+            }
             Output::Write(conn, bytes) => self.write(id, conn, bytes),
             Output::Hang(conn, how) => self.hang_up(id, conn, how),
             Output::Timer(n, after) => {

@@ -12,7 +12,8 @@ pub enum Sign {
     Order,
     /// A change cannot have been answered as it was.
     Answer,
-    /// An answer is wrong by itself: an error nobody may get, a version that lacks, data nobody wrote.
+    /// An answer is wrong by itself: an error nobody may get, a version that lacks, data nobody
+    /// wrote.
     Reply,
     /// Copies or shards of an object differ, or one is where none may be.
     Copies,

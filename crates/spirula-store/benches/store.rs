@@ -7,21 +7,24 @@
 //! record of 200 bytes, a log entry of 150 bytes, a log trim. CPU is that of the whole
 //! process (all threads, user and system); device bytes are what the process caused to be
 //! written (`/proc/self/io`). Raw figures: 4 KiB O_DIRECT|O_DSYNC writes over a file that
-//! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
-//! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
-//! and the cost of lookups and of opening is shown as their number grows; with the filter `omaps` it is the number of pairs in
-//! 1,000 objects, and the store is killed before it is opened and listed. It is filled for SECONDS at most (0: until all is there);
-//! with `--resume` at the end, filling goes on where it was stopped, whatever stopped it. Else DIR is emptied.
-//! `SPIRULA_BENCH_GIB` in the environment is the size of its store (6).
-//! `SPIRULA_BENCH_OBJECTS`: how many objects are cloned (64).
-//! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
+//! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads
+//! at random places of a file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty
+//! objects are made and the cost of lookups and of opening is shown as their number grows; with the
+//! filter `omaps` it is the number of pairs in 1,000 objects, and the store is killed before it is
+//! opened and listed. It is filled for SECONDS at most (0: until all is there); with `--resume` at
+//! the end, filling goes on where it was stopped, whatever stopped it. Else DIR is emptied.
+//! `SPIRULA_BENCH_GIB` in the environment is the size of its store (6). `SPIRULA_BENCH_OBJECTS`:
+//! how many objects are cloned (64). `SPIRULA_BENCH_IO=uring` in the environment has the store use
+//! io_uring.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
-use spirula_store::{Algorithm, CompressionMode, IoChoice, Packing, PoolOptions, Read, Store, StoreOptions};
+use spirula_store::{
+    Algorithm, CompressionMode, IoChoice, Packing, PoolOptions, Read, Store, StoreOptions,
+};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId, Uuid};
 use std::collections::BTreeMap;
@@ -67,7 +70,9 @@ fn read_bytes() -> u64 {
 
 fn rss() -> u64 {
     let s = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    s.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
+    s.lines()
+        .find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok())
+        .unwrap_or(0)
 }
 
 struct Bench {
@@ -89,7 +94,10 @@ fn name(kind: &str, n: u64) -> HObject {
 
 impl Bench {
     fn random(&mut self, below: u64) -> u64 {
-        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.rng = self
+            .rng
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.rng >> 33) % below
     }
 
@@ -101,8 +109,15 @@ impl Bench {
         let mut t = Transaction::default();
         t.object(o, ObjectOp::Write { offset, data: self.data.slice(at..at + len) });
         t.object(o, ObjectOp::SetAttrs(vec![(Bytes::from_static(b"_"), self.data.slice(..200))]));
-        t.meta.push(MetaOp::Set { key: Bytes::from(format!("info.{}", pg.seed)), value: self.data.slice(..200) });
-        t.meta.push(MetaOp::LogAppend { pg, version: EVersion::new(1, v), entry: self.data.slice(..150) });
+        t.meta.push(MetaOp::Set {
+            key: Bytes::from(format!("info.{}", pg.seed)),
+            value: self.data.slice(..200),
+        });
+        t.meta.push(MetaOp::LogAppend {
+            pg,
+            version: EVersion::new(1, v),
+            entry: self.data.slice(..150),
+        });
         if v.is_multiple_of(PGS * 10) || v > LOG * PGS && (v / PGS).is_multiple_of(50) {
             t.meta.push(MetaOp::LogTrim { pg, to: EVersion::new(1, v.saturating_sub(LOG * PGS)) });
         }
@@ -110,7 +125,13 @@ impl Bench {
     }
 
     /// Returns operations per second.
-    fn run(&mut self, title: &str, unit: u64, depth: u64, mut each: impl FnMut(&mut Self, u64) -> bool) -> f64 {
+    fn run(
+        &mut self,
+        title: &str,
+        unit: u64,
+        depth: u64,
+        mut each: impl FnMut(&mut Self, u64) -> bool,
+    ) -> f64 {
         if !title.contains(&self.filter) {
             return 0.0;
         }
@@ -131,12 +152,15 @@ impl Bench {
         self.store.flush().expect("flush");
         let secs = start.elapsed().as_secs_f64();
         let after = cpu_by_thread();
-        let per = |name: &str| (after.get(name).unwrap_or(&0) - cpu.get(name).unwrap_or(&0)) as f64 / 1e3 / n as f64;
+        let per = |name: &str| {
+            (after.get(name).unwrap_or(&0) - cpu.get(name).unwrap_or(&0)) as f64 / 1e3 / n as f64
+        };
         let total: f64 = after.keys().map(|k| per(k)).sum();
         self.cpu = total;
         let threads: Vec<String> = after.keys().map(|k| format!("{k} {:.1}", per(k))).collect();
         println!(
-            "{title:32} {:8.0}/s {:8.1} MB/s  {:7.1} us CPU/op ({})  {:4.2} device/user  longest call {:.1} ms  RSS {} MB",
+            "{title:32} {:8.0}/s {:8.1} MB/s  {:7.1} us CPU/op ({})  {:4.2} device/user  longest \
+                call {:.1} ms  RSS {} MB",
             n as f64 / secs,
             (n * unit) as f64 / secs / 1e6,
             total,
@@ -175,11 +199,25 @@ fn write_once(path: &Path) {
 
 fn direct(path: &Path, sync: bool) -> File {
     let flags = 0o40000 | if sync { 0o10000 } else { 0 };
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(flags)
+        .open(path)
+        .unwrap()
 }
 
-/// Operations per second of `threads`, each of which does `op` (thread, count) until the time is up.
-fn raw(time: Duration, threads: u64, op: impl Fn(u64, u64, &File, &mut [u8]) + Sync, file: &File, len: usize) -> f64 {
+/// Operations per second of `threads`, each of which does `op` (thread, count) until the time is
+/// up.
+fn raw(
+    time: Duration,
+    threads: u64,
+    op: impl Fn(u64, u64, &File, &mut [u8]) + Sync,
+    file: &File,
+    len: usize,
+) -> f64 {
     let start = Instant::now();
     let total: u64 = std::thread::scope(|s| {
         let all: Vec<_> = (0..threads)
@@ -223,14 +261,24 @@ fn raw_device(dir: &Path, time: Duration) -> Raw {
         let x = (t << 40 | n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 & (SIZE - 4096)
     };
-    let read = raw(time, 1, |t, n, f, b| f.read_exact_at(b, place(t, n) & !4095).unwrap(), &file, 4096);
-    let large = raw(time, 4, |t, n, f, b| f.write_all_at(b, (t << 28) + ((n % 64) << 22)).unwrap(), &file, 4 << 20);
+    let read =
+        raw(time, 1, |t, n, f, b| f.read_exact_at(b, place(t, n) & !4095).unwrap(), &file, 4096);
+    let large = raw(
+        time,
+        4,
+        |t, n, f, b| f.write_all_at(b, (t << 28) + ((n % 64) << 22)).unwrap(),
+        &file,
+        4 << 20,
+    );
     let synced = direct(&path, true);
-    let log = |t: u64, n: u64, f: &File, b: &mut [u8]| f.write_all_at(b, (t << 26) + ((n % 16384) << 12)).unwrap();
+    let log = |t: u64, n: u64, f: &File, b: &mut [u8]| {
+        f.write_all_at(b, (t << 26) + ((n % 16384) << 12)).unwrap()
+    };
     let sync = [1, 16].map(|threads| raw(time, threads, log, &synced, 4096));
     std::fs::remove_file(&path).unwrap();
     println!(
-        "raw device: 4 KiB sync writes {:.0}/s by one, {:.0}/s by 16; 4 KiB reads {:.0}/s ({:.1} us); 4 MiB writes {:.0} MB/s",
+        "raw device: 4 KiB sync writes {:.0}/s by one, {:.0}/s by 16; 4 KiB reads {:.0}/s ({:.1} \
+            us); 4 MiB writes {:.0} MB/s",
         sync[0],
         sync[1],
         read,
@@ -252,7 +300,8 @@ fn clones(b: &mut Bench) {
     if !b.filter.is_empty() && !b.filter.starts_with("clones") {
         return;
     }
-    let objects: u64 = std::env::var("SPIRULA_BENCH_OBJECTS").map_or(64, |s| s.parse().expect("SPIRULA_BENCH_OBJECTS"));
+    let objects: u64 = std::env::var("SPIRULA_BENCH_OBJECTS")
+        .map_or(64, |s| s.parse().expect("SPIRULA_BENCH_OBJECTS"));
     for n in 0..objects * 1024 {
         let t = b.txn(&name("rewritten", n % objects), (n / objects * 389 % 1024) * 4096, 4096);
         b.store.submit(t).expect("submit");
@@ -288,15 +337,18 @@ fn clones(b: &mut Bench) {
             b.store.submit(t).is_ok()
         });
         match clone {
-            true if plain > 0.0 && b.cpu > 0.0 => println!("    = {:.2} of a write's CPU without", b.cpu / plain),
+            true if plain > 0.0 && b.cpu > 0.0 => {
+                println!("    = {:.2} of a write's CPU without", b.cpu / plain)
+            }
             true => {}
             false => plain = std::mem::take(&mut b.cpu),
         }
     }
 }
 
-/// Writes of 4 MiB that compress to about half, compressed by the store's owner, and by another thread beforehand, as an OSD
-/// does it: what is left for the owner is the time of the thread that has this program's name.
+/// Writes of 4 MiB that compress to about half, compressed by the store's owner, and by another
+/// thread beforehand, as an OSD does it: what is left for the owner is the time of the thread that
+/// has this program's name.
 fn packed(b: &mut Bench) {
     if !"packed".contains(&b.filter) {
         return;
@@ -310,21 +362,27 @@ fn packed(b: &mut Bench) {
         .collect::<Vec<u8>>()
         .into();
     for algorithm in [Algorithm::Snappy, Algorithm::Lz4, Algorithm::Zstd] {
-        b.store.set_pool_options(1, PoolOptions { mode: CompressionMode::Force, algorithm, ..PoolOptions::default() });
+        b.store.set_pool_options(
+            1,
+            PoolOptions { mode: CompressionMode::Force, algorithm, ..PoolOptions::default() },
+        );
         b.run(&format!("packed: {algorithm:?} by the owner"), 4 << 20, 4, |b, n| {
             let t = b.txn(&name("packed", n % 64), 0, 4 << 20);
             b.store.submit(t).is_ok()
         });
         let (jobs, work) = channel::<(Transaction, Packing)>();
         let (send, done) = channel();
-        let pack = move || work.into_iter().for_each(|(t, packing)| _ = send.send((t, packing.run())));
-        let helper = std::thread::Builder::new().name("pack".to_owned()).spawn(pack).expect("thread");
+        let pack =
+            move || work.into_iter().for_each(|(t, packing)| _ = send.send((t, packing.run())));
+        let helper =
+            std::thread::Builder::new().name("pack".to_owned()).spawn(pack).expect("thread");
         b.run(&format!("packed: {algorithm:?} beforehand"), 4 << 20, 4, |b, n| {
             let t = b.txn(&name("packed", n % 64), 0, 4 << 20);
             let packing = b.store.packing(&t).expect("it is to be compressed");
             jobs.send((t, packing)).expect("send");
             // One is on its way while the next is made.
-            n == 0 || done.recv().is_ok_and(|(t, packed)| b.store.submit_packed(&t, &packed).is_ok())
+            n == 0
+                || done.recv().is_ok_and(|(t, packed)| b.store.submit_packed(&t, &packed).is_ok())
         });
         drop(jobs);
         helper.join().expect("helper");
@@ -335,9 +393,11 @@ fn packed(b: &mut Bench) {
 
 /// Objects of 4 KiB to 4 MiB come and go at 85 per cent: what becomes of the space.
 fn ageing(dir: &Path, seconds: f64) {
-    let opts = StoreOptions { size: 2 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
+    let opts =
+        StoreOptions { size: 2 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
     Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
-    let mut store = Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let mut store =
+        Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
     let mut payload = opts.pool.take(4 << 20);
     payload.set_len(4 << 20);
     let data = payload.freeze();
@@ -366,12 +426,18 @@ fn ageing(dir: &Path, seconds: f64) {
                 let (n, size) = objects[random(objects.len() as u64) as usize];
                 let len = len.min(size);
                 let at = random((size - len) / 4096 + 1) * 4096;
-                t.object(&name("age", n), ObjectOp::Write { offset: at, data: data.slice(..len as usize) });
+                t.object(
+                    &name("age", n),
+                    ObjectOp::Write { offset: at, data: data.slice(..len as usize) },
+                );
                 None
             }
             _ => {
                 next += 1;
-                t.object(&name("age", next), ObjectOp::Write { offset: 0, data: data.slice(..len as usize) });
+                t.object(
+                    &name("age", next),
+                    ObjectOp::Write { offset: 0, data: data.slice(..len as usize) },
+                );
                 Some((next, len))
             }
         };
@@ -388,7 +454,8 @@ fn ageing(dir: &Path, seconds: f64) {
                 pieces += store.fragments(&name("age", *n)).expect("fragments").unwrap_or(0);
             }
             println!(
-                "ageing: {:5.1} x the space written, {} objects, {:.2} extents per object of 1 to 4 MiB",
+                "ageing: {:5.1} x the space written, {} objects, {:.2} extents per object of 1 to \
+                    4 MiB",
                 written as f64 / opts.size as f64,
                 objects.len(),
                 pieces as f64 / f64::from(large.max(1)),
@@ -402,7 +469,9 @@ fn ageing(dir: &Path, seconds: f64) {
 fn many(dir: &Path, objects: u64) {
     let opts = StoreOptions { size: 8 << 30, cache_bytes: 128 << 20, ..StoreOptions::default() };
     Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
-    let open = || Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let open = || {
+        Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open")
+    };
     let block = File::open(dir.join("block")).expect("block");
     let drop_pages = || {
         block.sync_all().expect("sync");
@@ -415,7 +484,10 @@ fn many(dir: &Path, objects: u64) {
         while made < step {
             let mut t = Transaction::default();
             for _ in 0..100 {
-                t.object(&name("many", made.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ObjectOp::SetAttrs(vec![]));
+                t.object(
+                    &name("many", made.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                    ObjectOp::SetAttrs(vec![]),
+                );
                 made += 1;
             }
             store.submit(t).expect("submit");
@@ -438,11 +510,14 @@ fn many(dir: &Path, objects: u64) {
         };
         // The whole path in memory: the same few objects again and again.
         let warm = {
-            let names: Vec<HObject> =
-                (0..1000).map(|n| name("many", (n * 7 % made).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+            let names: Vec<HObject> = (0..1000)
+                .map(|n| name("many", (n * 7 % made).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+                .collect();
             let all = |rounds| {
                 let start = Instant::now();
-                (0..rounds).for_each(|_| names.iter().for_each(|o| assert!(store.stat(o).expect("stat").is_some())));
+                (0..rounds).for_each(|_| {
+                    names.iter().for_each(|o| assert!(store.stat(o).expect("stat").is_some()))
+                });
                 start.elapsed().as_secs_f64() * 1e6 / (rounds * 1000) as f64
             };
             all(5);
@@ -468,8 +543,10 @@ fn many(dir: &Path, objects: u64) {
         let any = lookup(&store, 50_000);
         let (w, c) = *first.get_or_insert((warm, cold));
         println!(
-            "{made} objects ({wrote:.1} s): opened in {opened:.3} s; lookup in memory {warm:.2} us ({:.2} of the first), \
-             with a read {cold:.1} us ({:.2} of the first), any {any:.1} us; RSS {} MB, {} MB on the device",
+            "{made} objects ({wrote:.1} s): opened in {opened:.3} s; lookup in memory {warm:.2} us \
+                ({:.2} of the first), \
+             with a read {cold:.1} us ({:.2} of the first), any {any:.1} us; RSS {} MB, {} MB on \
+             the device",
             warm / w,
             cold / c,
             rss() / 1024,
@@ -492,20 +569,24 @@ fn wide_key(n: u64) -> Bytes {
     Bytes::from(format!("{:016x}.{n:08}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Where in a store of wide omaps it is written how many pairs there are: with each transaction, so that whoever is
-/// stopped may go on.
+/// Where in a store of wide omaps it is written how many pairs there are: with each transaction, so
+/// that whoever is stopped may go on.
 const FILLED: &[u8] = b"filled";
 
-/// Makes a store with so many pairs in [`WIDE`] objects, or goes on with one, for at most so long; says how far it
-/// came when all that is durable, and waits to be killed.
+/// Makes a store with so many pairs in [`WIDE`] objects, or goes on with one, for at most so long;
+/// says how far it came when all that is durable, and waits to be killed.
 fn fill_omaps(dir: &Path, time: Duration, pairs: u64) {
     let opts = wide_options();
     if !dir.join("block").exists() {
         Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
     }
-    let mut store = Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let mut store =
+        Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
     let (start, value) = (Instant::now(), Bytes::from(vec![7; 100]));
-    let known = store.meta(FILLED).expect("read").map(|b| u64::from_le_bytes(b[..].try_into().expect("a number")));
+    let known = store
+        .meta(FILLED)
+        .expect("read")
+        .map(|b| u64::from_le_bytes(b[..].try_into().expect("a number")));
     let mut n = known.unwrap_or(0);
     let (mut shown, mut since) = (n, Instant::now());
     while n < pairs && (time.is_zero() || start.elapsed() < time) {
@@ -513,7 +594,10 @@ fn fill_omaps(dir: &Path, time: Duration, pairs: u64) {
         let end = pairs.min(n + 200);
         let some = (n..end).map(|n| (wide_key(n), value.clone()));
         t.object(&name("wide", n / 200 % WIDE), ObjectOp::OmapSet(some.collect()));
-        t.meta.push(MetaOp::Set { key: FILLED.into(), value: Bytes::copy_from_slice(&end.to_le_bytes()) });
+        t.meta.push(MetaOp::Set {
+            key: FILLED.into(),
+            value: Bytes::copy_from_slice(&end.to_le_bytes()),
+        });
         store.submit(t).expect("submit");
         n = end;
         if n - shown >= 1_000_000 {
@@ -529,7 +613,8 @@ fn fill_omaps(dir: &Path, time: Duration, pairs: u64) {
     }
     store.flush().expect("flush");
     println!(
-        "{FILLED_SAYS}{n} pairs in {WIDE} objects: written in {:.1} s, {} MB of metadata, RSS {} MB",
+        "{FILLED_SAYS}{n} pairs in {WIDE} objects: written in {:.1} s, {} MB of metadata, RSS {} \
+            MB",
         start.elapsed().as_secs_f64(),
         store.statfs().metadata >> 20,
         rss() / 1024
@@ -542,13 +627,18 @@ fn fill_omaps(dir: &Path, time: Duration, pairs: u64) {
 /// How the line begins that says that all is there, or the time is up.
 const FILLED_SAYS: &str = "filled: ";
 
-/// Kills who has made such a store, and says how long it takes to open it, and to list 1,000 keys anywhere in it.
+/// Kills who has made such a store, and says how long it takes to open it, and to list 1,000 keys
+/// anywhere in it.
 fn omaps(dir: &Path, time: Duration, pairs: u64) {
     let mut fill = Command::new(std::env::current_exe().expect("this program"));
-    fill.arg(dir).args([&time.as_secs_f64().to_string(), "fill-omaps", &pairs.to_string()]).stdout(Stdio::piped());
+    fill.arg(dir)
+        .args([&time.as_secs_f64().to_string(), "fill-omaps", &pairs.to_string()])
+        .stdout(Stdio::piped());
     let mut fill = fill.spawn().expect("start");
-    let filled =
-        BufReader::new(fill.stdout.take().expect("its output")).lines().map(|l| l.expect("a line")).any(|said| {
+    let filled = BufReader::new(fill.stdout.take().expect("its output"))
+        .lines()
+        .map(|l| l.expect("a line"))
+        .any(|said| {
             println!("{said}");
             said.starts_with(FILLED_SAYS)
         });
@@ -559,10 +649,14 @@ fn omaps(dir: &Path, time: Duration, pairs: u64) {
     block.sync_all().expect("sync");
     rustix::fs::fadvise(&block, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
     let start = Instant::now();
-    let store = Store::open(dir, None, &wide_options(), Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let store =
+        Store::open(dir, None, &wide_options(), Box::new(|_| ()), Box::new(|e| panic!("{e}")))
+            .expect("open");
     println!("opened after kill -9 in {:.3} s", start.elapsed().as_secs_f64());
-    let there =
-        store.meta(FILLED).expect("read").map_or(0, |b| u64::from_le_bytes(b[..].try_into().expect("a number")));
+    let there = store
+        .meta(FILLED)
+        .expect("read")
+        .map_or(0, |b| u64::from_le_bytes(b[..].try_into().expect("a number")));
     if there < pairs {
         println!("{there} of {pairs} pairs are there; the same with --resume goes on");
     }
@@ -574,7 +668,10 @@ fn omaps(dir: &Path, time: Duration, pairs: u64) {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let (o, after) = (name("wide", (x >> 33) % WIDE), format!("{x:016x}"));
         let start = Instant::now();
-        let page = store.omap_range(&o, Some(after.as_bytes()), b"", 1000, 1 << 20).expect("listing").expect("object");
+        let page = store
+            .omap_range(&o, Some(after.as_bytes()), b"", 1000, 1 << 20)
+            .expect("listing")
+            .expect("object");
         took.push(start.elapsed().as_secs_f64() * 1e3);
         found += page.pairs.len();
     }
@@ -586,7 +683,8 @@ fn omaps(dir: &Path, time: Duration, pairs: u64) {
     );
     took.sort_by(f64::total_cmp);
     println!(
-        "1,000 keys listed anywhere (on average {} there): half in {:.2} ms, 99 % in {:.2} ms, slowest {:.2} ms; RSS {} MB",
+        "1,000 keys listed anywhere (on average {} there): half in {:.2} ms, 99 % in {:.2} ms, \
+            slowest {:.2} ms; RSS {} MB",
         found / took.len(),
         took[took.len() / 2],
         took[took.len() * 99 / 100],
@@ -631,13 +729,22 @@ fn main() {
         return;
     }
     // Part of the bench alone is for profiling: without the raw figures.
-    let raw = filter.is_empty().then(|| raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0))));
+    let raw = filter
+        .is_empty()
+        .then(|| raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0))));
     let dir = fresh("store");
-    let io: IoChoice =
-        std::env::var("SPIRULA_BENCH_IO").map_or(Ok(IoChoice::Auto), |s| s.parse()).expect("SPIRULA_BENCH_IO");
+    let io: IoChoice = std::env::var("SPIRULA_BENCH_IO")
+        .map_or(Ok(IoChoice::Auto), |s| s.parse())
+        .expect("SPIRULA_BENCH_IO");
     let io = io.settle().expect("io");
-    let gib: u64 = std::env::var("SPIRULA_BENCH_GIB").map_or(STORE, |s| s.parse().expect("SPIRULA_BENCH_GIB"));
-    let opts = StoreOptions { size: gib << 30, pool: PayloadPool::new(64 << 20), io, ..StoreOptions::default() };
+    let gib: u64 =
+        std::env::var("SPIRULA_BENCH_GIB").map_or(STORE, |s| s.parse().expect("SPIRULA_BENCH_GIB"));
+    let opts = StoreOptions {
+        size: gib << 30,
+        pool: PayloadPool::new(64 << 20),
+        io,
+        ..StoreOptions::default()
+    };
     println!("io: {io}");
     let start = Instant::now();
     Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
@@ -646,7 +753,13 @@ fn main() {
     write_once(&dir.join("journal"));
     let (send, commits) = channel();
     let start = Instant::now();
-    let store = Store::open(&dir, None, &opts, Box::new(move |s| _ = send.send(s)), Box::new(|e| panic!("{e}")));
+    let store = Store::open(
+        &dir,
+        None,
+        &opts,
+        Box::new(move |s| _ = send.send(s)),
+        Box::new(|e| panic!("{e}")),
+    );
     println!("open {:.1} ms, RSS {} MB", start.elapsed().as_secs_f64() * 1e3, rss() / 1024);
     let mut payload = opts.pool.take(8 << 20);
     let mut x = 1u64;
@@ -656,7 +769,8 @@ fn main() {
     }
     let time = Duration::from_secs_f64(seconds);
     let (store, data) = (store.expect("open"), payload.freeze());
-    let mut b = Bench { store, commits, durable: 0, version: 0, rng: 1, data, time, filter, cpu: 0.0 };
+    let mut b =
+        Bench { store, commits, durable: 0, version: 0, rng: 1, data, time, filter, cpu: 0.0 };
 
     let mut objects = 0;
     let rate = b.run("4 KiB new objects, depth 16", 4096, 16, |b, n| {
@@ -725,7 +839,8 @@ fn main() {
     b.store.close().expect("close");
     println!("close {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
     let start = Instant::now();
-    let store = Store::open(&dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let store = Store::open(&dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}")))
+        .expect("open");
     println!(
         "open {:.1} ms, {} objects, RSS {} MB",
         start.elapsed().as_secs_f64() * 1e3,

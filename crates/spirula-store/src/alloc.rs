@@ -72,7 +72,8 @@ pub(crate) struct Dirty {
 impl Dirty {
     /// The bitmaps by group, as they are stored. An empty one means all free.
     pub fn bitmaps(&self) -> Vec<(u32, Vec<u8>)> {
-        let mut out: Vec<(u32, Vec<u8>)> = self.groups.iter().map(|(g, image)| (*g, self.bitmap(*g, image))).collect();
+        let mut out: Vec<(u32, Vec<u8>)> =
+            self.groups.iter().map(|(g, image)| (*g, self.bitmap(*g, image))).collect();
         for run in &self.pending {
             for b in run.start..run.start + run.len {
                 // A run that awaits its release made its group dirty when it was freed.
@@ -180,9 +181,14 @@ impl Allocator {
 
     /// Memory it takes, bytes.
     pub fn memory(&self) -> usize {
-        let maps: usize =
-            self.groups.iter().map(|g| usize::from(g.map.is_some()) + usize::from(g.meta.is_some())).sum();
-        self.groups.capacity() * size_of::<Group>() + self.index.memory() + maps * size_of::<[u64; GROUP_WORDS]>()
+        let maps: usize = self
+            .groups
+            .iter()
+            .map(|g| usize::from(g.map.is_some()) + usize::from(g.meta.is_some()))
+            .sum();
+        self.groups.capacity() * size_of::<Group>()
+            + self.index.memory()
+            + maps * size_of::<[u64; GROUP_WORDS]>()
     }
 
     /// Takes over a group's stored bitmap; false if it is malformed or for no group.
@@ -204,7 +210,11 @@ impl Allocator {
     pub fn take_dirty(&mut self, pending: Vec<PhysRun>) -> Dirty {
         let dirty = std::mem::take(&mut self.dirty);
         let image = |g: u32| Some((g, self.groups.get(g as usize)?.image()));
-        Dirty { groups: dirty.into_iter().filter_map(image).collect(), pending, blocks: self.blocks }
+        Dirty {
+            groups: dirty.into_iter().filter_map(image).collect(),
+            pending,
+            blocks: self.blocks,
+        }
     }
 
     // ----- metadata
@@ -220,7 +230,11 @@ impl Allocator {
         self.take_shaped(n, |g| g.within_word(n))
     }
 
-    fn take_shaped(&mut self, blocks: u64, find: impl Fn(&Group) -> Option<u64>) -> Option<PhysRun> {
+    fn take_shaped(
+        &mut self,
+        blocks: u64,
+        find: impl Fn(&Group) -> Option<u64>,
+    ) -> Option<PhysRun> {
         if self.fails() {
             return None;
         }
@@ -323,7 +337,8 @@ impl Allocator {
     }
 
     fn all_free(&self, run: PhysRun) -> bool {
-        self.holds(run) && !by_group(run).any(|(g, at, n)| self.groups[g].next_used(at, at + n) != at + n)
+        self.holds(run)
+            && !by_group(run).any(|(g, at, n)| self.groups[g].next_used(at, at + n) != at + n)
     }
 
     /// Marks a run used; false (and no change) if part of it is in use or outside.
@@ -338,7 +353,9 @@ impl Allocator {
 
     /// Marks a run free; false (and no change) if part of it is free already or outside.
     pub fn mark_free(&mut self, run: PhysRun) -> bool {
-        if !self.holds(run) || by_group(run).any(|(g, at, n)| self.groups[g].next_free(at, at + n).is_some()) {
+        if !self.holds(run)
+            || by_group(run).any(|(g, at, n)| self.groups[g].next_free(at, at + n).is_some())
+        {
             return false;
         }
         self.touch(run);
@@ -363,9 +380,11 @@ impl Allocator {
     /// The first free run in `[from, until)`, cut to its group and there.
     pub fn free_run(&self, from: u64, until: u64) -> Option<PhysRun> {
         let groups = group_of(from)..=group_of(until.saturating_sub(1));
-        let parts = groups.map(|g| g as u64 * GROUP_BLOCKS).zip(self.groups.iter().skip(group_of(from)));
+        let parts =
+            groups.map(|g| g as u64 * GROUP_BLOCKS).zip(self.groups.iter().skip(group_of(from)));
         parts.into_iter().find_map(|(base, group)| {
-            let (first, end) = (from.max(base) - base, until.min(base + GROUP_BLOCKS).saturating_sub(base));
+            let (first, end) =
+                (from.max(base) - base, until.min(base + GROUP_BLOCKS).saturating_sub(base));
             let start = group.next_free(first, end)?;
             Some(PhysRun { start: base + start, len: group.next_used(start, end) - start })
         })
@@ -440,7 +459,10 @@ impl Allocator {
     /// The next request of the same kind begins behind this run.
     fn went(&mut self, cursor: Cursor, run: PhysRun) {
         match cursor {
-            Cursor::Small => self.small = if run.start + run.len >= self.blocks { 0 } else { run.start + run.len },
+            Cursor::Small => {
+                self.small =
+                    if run.start + run.len >= self.blocks { 0 } else { run.start + run.len }
+            }
             Cursor::Large => self.large = group_of(run.start),
             Cursor::Meta => self.meta = group_of(run.start),
         }
@@ -456,7 +478,9 @@ impl Allocator {
             _ => (&LARGE_ORDER, TRIES),
         };
         let classes = order.iter().filter(|class| **class >= n.ilog2() as usize);
-        let found = classes.flat_map(|class| self.index.from(*class, at).take(if *class < surely { tries } else { 1 }));
+        let found = classes.flat_map(|class| {
+            self.index.from(*class, at).take(if *class < surely { tries } else { 1 })
+        });
         let fit = |g: usize| {
             let group = &self.groups[g];
             // Small requests go on where the last one was served.
@@ -464,7 +488,8 @@ impl Allocator {
                 Cursor::Small if g == at => self.small % GROUP_BLOCKS,
                 _ => 0,
             };
-            let found = group.first_fit(from, n).or_else(|| group.first_fit(0, n).filter(|_| from > 0));
+            let found =
+                group.first_fit(from, n).or_else(|| group.first_fit(0, n).filter(|_| from > 0));
             found.map(|start| PhysRun { start: g as u64 * GROUP_BLOCKS + start, len: n })
         };
         let run = found.filter_map(fit).next()?;
@@ -474,7 +499,13 @@ impl Allocator {
 
     /// Takes up to `left` blocks in the longest runs there are, all from one group; false
     /// if nothing is free.
-    fn gather(&mut self, left: &mut u64, cursor: Cursor, data: bool, out: &mut Vec<PhysRun>) -> bool {
+    fn gather(
+        &mut self,
+        left: &mut u64,
+        cursor: Cursor,
+        data: bool,
+        out: &mut Vec<PhysRun>,
+    ) -> bool {
         let from = self.cursor(cursor);
         let longest = (0..Index::CLASSES).rev().find_map(|class| {
             let g = self.index.from(class, from).next()?;
@@ -655,9 +686,10 @@ mod tests {
         assert!(looks < 3 * 210, "{looks} groups looked at");
     }
 
-    /// What requests cost on 16 TiB, counted: words of bitmaps and of the index, of which a processor looks at some
-    /// hundred thousand in a millisecond. Small and large ones, of data and of metadata, and what is freed between them; the
-    /// first after an opening, too; whatever lies in the groups.
+    /// What requests cost on 16 TiB, counted: words of bitmaps and of the index, of which a
+    /// processor looks at some hundred thousand in a millisecond. Small and large ones, of data and
+    /// of metadata, and what is freed between them; the first after an opening, too; whatever lies
+    /// in the groups.
     #[test]
     fn requests_on_16_tib_look_at_few_words_whatever_is_free() {
         const MOST: u64 = 100_000;
@@ -671,9 +703,15 @@ mod tests {
             ("one block of 64 used", vec![word(1)]),
             ("one block of 64 free", vec![word(!1)]),
             ("runs of 63 that no 64 fits in", vec![word(1 << 63)]),
-            ("pairs of which most have no window", vec![word(0x3333_3333_3333_3333), word(0x1111_1111_1111_1111)]),
+            (
+                "pairs of which most have no window",
+                vec![word(0x3333_3333_3333_3333), word(0x1111_1111_1111_1111)],
+            ),
             ("all used but one run at a group's end", vec![last]),
-            ("all used but every hundredth group", std::iter::repeat_n(word(u64::MAX), 99).chain([word(2)]).collect()),
+            (
+                "all used but every hundredth group",
+                std::iter::repeat_n(word(u64::MAX), 99).chain([word(2)]).collect(),
+            ),
         ] {
             let kinds: Vec<Group> = maps.iter().map(|m| Group::load(GROUP_BLOCKS, m)).collect();
             let mut a = Allocator::new(groups * GROUP_BLOCKS);
@@ -685,12 +723,16 @@ mod tests {
             }
             let (mut x, mut held, mut most) = (5u64, Vec::new(), [(0, 0); 4]);
             for n in 0..6_000u64 {
-                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                x = x
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let blocks = [1024, 1, 1, 4, 16, 17, 256][(x >> 33) as usize % 7];
                 let before = LOOKED.get();
                 let kind = (x >> 50) as usize % 8;
                 match kind {
-                    0 => a.take_adjoining(blocks.min(64)).into_iter().for_each(|run| a.release(run)),
+                    0 => {
+                        a.take_adjoining(blocks.min(64)).into_iter().for_each(|run| a.release(run))
+                    }
                     1 => a.take_window(256).into_iter().for_each(|run| a.release(run)),
                     2 => a.take_pieces(blocks.min(64)).into_iter().for_each(|run| a.release(run)),
                     3 if !held.is_empty() => {
@@ -702,7 +744,10 @@ mod tests {
                 let kind = kind.min(3);
                 most[kind] = most[kind].max((LOOKED.get() - before, n));
             }
-            assert!(most.iter().all(|(words, _)| *words < MOST), "{name}: {most:?} words, by request");
+            assert!(
+                most.iter().all(|(words, _)| *words < MOST),
+                "{name}: {most:?} words, by request"
+            );
         }
     }
 

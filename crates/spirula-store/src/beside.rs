@@ -45,7 +45,9 @@ impl Store {
         let corrupt = |what: &str| StoreError::corrupt(format!("journal record {seq}: {what}"));
         let mut changes = Cow::Borrowed(record);
         for _ in 0..LEVELS {
-            let Some(beside) = redo::beside(&changes).map_err(|e| corrupt(&e.to_string()))? else { break };
+            let Some(beside) = redo::beside(&changes).map_err(|e| corrupt(&e.to_string()))? else {
+                break;
+            };
             let Beside { len, crc, runs } = beside;
             let blocks = runs.iter().fold(0u64, |n, r| n.saturating_add(r.len));
             if len > CHANGES_MAX || blocks != (len as u64).div_ceil(BLOCK) {
@@ -59,11 +61,14 @@ impl Store {
             }
             let mut buf = vec![0; blocks as usize * BLOCK as usize];
             // One misread is none: what does not match is read again, from the device itself.
-            let sound = self.read_beside(&runs, &mut buf, false).is_ok_and(|()| sums(&buf, len, crc));
+            let sound =
+                self.read_beside(&runs, &mut buf, false).is_ok_and(|()| sums(&buf, len, crc));
             if !sound {
                 self.read_beside(&runs, &mut buf, true)?;
                 if !sums(&buf, len, crc) {
-                    return Err(corrupt("its changes, beside the journal, are not what was made durable there"));
+                    return Err(corrupt(
+                        "its changes, beside the journal, are not what was made durable there",
+                    ));
                 }
             }
             buf.truncate(len);
@@ -77,7 +82,11 @@ impl Store {
         for run in runs {
             let (part, more) = rest.split_at_mut((run.len * BLOCK) as usize);
             let at = run.start * BLOCK;
-            let read = if uncached { self.block.read_uncached(part, at) } else { self.block.read_at(part, at) };
+            let read = if uncached {
+                self.block.read_uncached(part, at)
+            } else {
+                self.block.read_at(part, at)
+            };
             read.map_err(|e| StoreError::io("read", self.block.name(), e))?;
             rest = more;
         }

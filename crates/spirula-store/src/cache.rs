@@ -81,8 +81,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(e.value.clone())
     }
 
-    /// Puts a value in place of another one of that key, as [`Cache::insert`] does; does nothing and says so if there is none. For
-    /// what nobody has asked for yet: it comes in when somebody does.
+    /// Puts a value in place of another one of that key, as [`Cache::insert`] does; does nothing
+    /// and says so if there is none. For what nobody has asked for yet: it comes in when somebody
+    /// does.
     pub fn refresh(&mut self, key: &K, value: &V, cost: usize) -> bool {
         let Some(e) = self.map.get_mut(key) else { return false };
         let cost = cost + Self::OVERHEAD;

@@ -1,8 +1,9 @@
-//! What an administrator asks of the store's memory and space: what caches hold, to let go of it, and in how many pieces
-//! the free space lies.
+//! What an administrator asks of the store's memory and space: what caches hold, to let go of it,
+//! and in how many pieces the free space lies.
 //!
-//! Safe at any time between two transactions: a cache holds nothing but what can be read again from overlays, the metadata
-//! tree or the device, and a run with as little memory as one likes would have let go of it by itself.
+//! Safe at any time between two transactions: a cache holds nothing but what can be read again from
+//! overlays, the metadata tree or the device, and a run with as little memory as one likes would
+//! have let go of it by itself.
 
 use crate::alloc::GROUP_BLOCKS;
 use crate::error::{Result, StoreError};
@@ -24,10 +25,12 @@ pub struct Cached {
 /// In how many pieces the free space lies; from 0 (one) to 1 (single blocks).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fragmentation {
-    /// By the number of pieces: of all borders that there could be within the free space, the share that there is.
+    /// By the number of pieces: of all borders that there could be within the free space, the share
+    /// that there is.
     pub pieces: f64,
-    /// By their lengths: a run of twice the length counts for a tenth more by block. So it is next to 0 as long as most
-    /// of the space lies in long runs, however many short ones there are beside them.
+    /// By their lengths: a run of twice the length counts for a tenth more by block. So it is next
+    /// to 0 as long as most of the space lies in long runs, however many short ones there are
+    /// beside them.
     pub score: f64,
 }
 
@@ -35,7 +38,8 @@ impl Fragmentation {
     /// Of so many runs with so many free blocks together, for lengths that are much the same.
     pub(crate) fn of(classes: impl Iterator<Item = (u64, u64)>) -> Self {
         // No request is given more in one run than a group holds: a longer one is worth no more.
-        let worth = |blocks: f64| blocks * 1.1f64.powf(blocks.clamp(1.0, GROUP_BLOCKS as f64).log2());
+        let worth =
+            |blocks: f64| blocks * 1.1f64.powf(blocks.clamp(1.0, GROUP_BLOCKS as f64).log2());
         let (mut n, mut all, mut sum) = (0, 0, 0.0);
         for (runs, blocks) in classes.filter(|(runs, _)| *runs > 0) {
             n += runs;
@@ -45,7 +49,10 @@ impl Fragmentation {
         if n < 2 || all < 2 {
             return Self::default();
         }
-        Self { pieces: (n - 1) as f64 / (all - 1) as f64, score: (1.0 - sum / worth(all as f64)).clamp(0.0, 1.0) }
+        Self {
+            pieces: (n - 1) as f64 / (all - 1) as f64,
+            score: (1.0 - sum / worth(all as f64)).clamp(0.0, 1.0),
+        }
     }
 }
 
@@ -54,13 +61,16 @@ impl Store {
     pub fn cached(&self) -> Cached {
         Cached {
             heads: self.heads.borrow().len(),
-            parts: self.segments.borrow().len() + self.refs.borrow().len() + self.layers.borrow().len(),
+            parts: self.segments.borrow().len()
+                + self.refs.borrow().len()
+                + self.layers.borrow().len(),
             tree_bytes: self.meta.tree().cached_bytes(),
             kept_bytes: self.kept.borrow().bytes(),
         }
     }
 
-    /// Lets go of all that caches hold, the system's before the device too: what is read next comes from the device.
+    /// Lets go of all that caches hold, the system's before the device too: what is read next comes
+    /// from the device.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the system refuses.
@@ -71,7 +81,9 @@ impl Store {
         self.layers.get_mut().clear();
         self.kept.get_mut().clear();
         self.meta.tree().drop_cache();
-        self.block.drop_cache().map_err(|e| StoreError::io("drop the cache of", self.block.name(), e))
+        self.block
+            .drop_cache()
+            .map_err(|e| StoreError::io("drop the cache of", self.block.name(), e))
     }
 
     /// In how many pieces the free space lies.
@@ -90,7 +102,10 @@ mod tests {
         assert_eq!(of(&[]), Fragmentation::default());
         assert_eq!(of(&[(1, 1 << 20)]), Fragmentation::default());
         let groups = of(&[(100, 100 * GROUP_BLOCKS)]);
-        assert!(groups.score < 1e-9 && groups.pieces < 1e-4, "whole groups are as good as one run: {groups:?}");
+        assert!(
+            groups.score < 1e-9 && groups.pieces < 1e-4,
+            "whole groups are as good as one run: {groups:?}"
+        );
         let (long, strewn) = (of(&[(3, 3), (2, 2 << 20)]), of(&[(4096, 4096)]));
         assert!(long.pieces < 0.01 && long.score < 0.15, "{long:?}");
         assert!(strewn.pieces > 0.99 && strewn.score > 0.6, "{strewn:?}");

@@ -1,11 +1,12 @@
 //! Checkpoints: bring the KV up to a transaction, so that the journal before it may be
 //! overwritten.
 //!
-//! Copies of omaps that are still to be made ([`crate::omaps`]) are made first, in commits of their own.
+//! Copies of omaps that are still to be made ([`crate::omaps`]) are made first, in commits of their
+//! own.
 //!
 //! Order on the devices: flush data; pages of the frozen overlay and the checkpoint record,
-//! flush; superblock with the new root, durable; then the journal's tail moves. Each step may be the last
-//! before a crash: the journal still has everything the KV lacks. On any error the store
+//! flush; superblock with the new root, durable; then the journal's tail moves. Each step may be
+//! the last before a crash: the journal still has everything the KV lacks. On any error the store
 //! is poisoned.
 
 use crate::alloc::Dirty;
@@ -109,8 +110,9 @@ pub(crate) struct Checkpointer {
     pub logs: BTreeMap<PgId, StoredLog>,
     /// Omap ids to purge.
     pub dead: VecDeque<u64>,
-    /// Those of the last overlay that copies were made of there: its owner may read by way of them until it lets go of that
-    /// overlay, which it has when the next one comes. Not counted as dead before, or whoever waits for room would wait for them.
+    /// Those of the last overlay that copies were made of there: its owner may read by way of them
+    /// until it lets go of that overlay, which it has when the next one comes. Not counted as dead
+    /// before, or whoever waits for room would wait for them.
     pub dying: Vec<u64>,
     pub holes: Arc<Holes>,
 }
@@ -200,7 +202,8 @@ impl Checkpointer {
         }
         let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
         changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
-        let ranges: Ranges = if planted!(RangeStays) { Ranges::new() } else { o.gone.stored().collect() };
+        let ranges: Ranges =
+            if planted!(RangeStays) { Ranges::new() } else { o.gone.stored().collect() };
         // The superblock with the new root is the commit.
         let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
         self.meta.commit(&changes, &ranges, |root| {
@@ -212,7 +215,8 @@ impl Checkpointer {
         })?;
         self.keep_spare();
         self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
-        let (dying, dead): (Vec<u64>, Vec<u64>) = o.dead.iter().copied().partition(|id| o.copies.wants(*id));
+        let (dying, dead): (Vec<u64>, Vec<u64>) =
+            o.dead.iter().copied().partition(|id| o.copies.wants(*id));
         self.dying = dying;
         self.dead.extend(dead);
         self.shared.dead.store(self.dead.len(), Ordering::Release);
@@ -222,8 +226,8 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Copies the pairs of an omap, as they are with this overlay, to another one that nothing in the metadata
-    /// refers to yet.
+    /// Copies the pairs of an omap, as they are with this overlay, to another one that nothing in
+    /// the metadata refers to yet.
     fn copy_omap(&mut self, o: &Overlay, new: u64, from: u64) -> Result<()> {
         if planted!(CopyForgotten) {
             return Ok(());
@@ -232,7 +236,8 @@ impl Checkpointer {
         let all = keys::omap(new, &[]);
         let mut ranges: Ranges = vec![(all.clone(), keys::prefix_end(&all))];
         let mut first = Some(Vec::new());
-        // What is done on the way is for the checkpoint before this one: of its state nothing changes.
+        // What is done on the way is for the checkpoint before this one: of its state nothing
+        // changes.
         while let Some(at) = first.take() {
             let (mut changes, mut left) = (Changes::new(), COPY_STEP);
             for pair in omaps::pairs(&self.meta, std::iter::once(Level::from(o)), from, &at, None) {
@@ -271,7 +276,8 @@ impl Checkpointer {
     fn stored_log(&mut self, pg: PgId) -> Result<&mut StoredLog> {
         if !self.logs.contains_key(&pg) {
             let prefix = keys::log_prefix(pg);
-            let mut log = StoredLog { trimmed: stored_trim(&self.meta, pg)?, ..StoredLog::default() };
+            let mut log =
+                StoredLog { trimmed: stored_trim(&self.meta, pg)?, ..StoredLog::default() };
             for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
                 log.chunks.push_back(keys::log_chunk_versions(&pair?.0)?);
             }
@@ -295,7 +301,9 @@ impl Checkpointer {
         if let Some(to) = delta.rewind {
             while let Some((first, last)) = chunks.pop_back_if(|(_, last)| *last > to) {
                 let key = keys::log_chunk(pg, first, last);
-                let value = meta.get(&key)?.ok_or_else(|| StoreError::corrupt(format!("log chunk of {pg} missing")))?;
+                let value = meta
+                    .get(&key)?
+                    .ok_or_else(|| StoreError::corrupt(format!("log chunk of {pg} missing")))?;
                 let mut kept = decode_chunk(&value)?;
                 kept.retain(|(v, _)| *v <= to);
                 own.insert(key, None);
@@ -334,7 +342,10 @@ impl Checkpointer {
                 rest = more;
                 let last = part.last().map_or(*first, |(v, _)| *v);
                 chunks.push_back((*first, last));
-                own.insert(keys::log_chunk(pg, *first, last), Some(encode_chunk(part.iter().copied())));
+                own.insert(
+                    keys::log_chunk(pg, *first, last),
+                    Some(encode_chunk(part.iter().copied())),
+                );
             }
         }
         changes.extend(own);
@@ -352,8 +363,8 @@ impl Checkpointer {
         }
     }
 
-    /// Nothing refers to them, so this needs no journal. One that cannot be read stays, and is tried again after the
-    /// next opening: it takes space, and stops nobody.
+    /// Nothing refers to them, so this needs no journal. One that cannot be read stays, and is
+    /// tried again after the next opening: it takes space, and stops nobody.
     fn purge_some(&mut self) -> Result<()> {
         let mut left = PURGE_STEP;
         let (mut changes, mut ranges) = (Changes::new(), Ranges::new());
@@ -376,7 +387,9 @@ impl Checkpointer {
                 left = left.saturating_sub(key.len() + value.len() + 64);
             }
             if let Some(e) = damage {
-                tracing::error!("{e}: what omap {id}, which was removed, takes cannot be given back");
+                tracing::error!(
+                    "{e}: what omap {id}, which was removed, takes cannot be given back"
+                );
                 self.dead.pop_front();
                 continue;
             }

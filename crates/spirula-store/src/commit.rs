@@ -161,7 +161,9 @@ impl Queue {
     /// Can the first item go into a frame?
     fn ready(&self) -> bool {
         match self.items.front() {
-            Some(Item::Record(r)) if r.direct => self.direct.front().is_some_and(|d| d.progress == Progress::Durable),
+            Some(Item::Record(r)) if r.direct => {
+                self.direct.front().is_some_and(|d| d.progress == Progress::Durable)
+            }
             first => first.is_some(),
         }
     }
@@ -170,7 +172,8 @@ impl Queue {
     /// processor, say nothing about the device: the median counts, not the mean.
     fn took(&mut self, us: u64) {
         let step = self.latency / 16 + 1;
-        self.latency = if us > self.latency { self.latency + step } else { self.latency.saturating_sub(step) };
+        self.latency =
+            if us > self.latency { self.latency + step } else { self.latency.saturating_sub(step) };
     }
 
     /// Do frames take long? In tests they do, so that they overlap.
@@ -191,7 +194,10 @@ impl Queue {
     /// The data of these records is so far.
     fn advance(&mut self, seqs: &[u64], progress: Progress) {
         // Their frames wait for them, so they are still there.
-        self.direct.iter_mut().filter(|d| seqs.contains(&d.seq)).for_each(|d| d.progress = progress);
+        self.direct
+            .iter_mut()
+            .filter(|d| seqs.contains(&d.seq))
+            .for_each(|d| d.progress = progress);
     }
 
     /// The next payload to be written to its blocks, with its transaction.
@@ -217,7 +223,8 @@ impl Queue {
     /// Which committer should be woken, if any. Not for little that one who is about to be
     /// done with putting payloads in place will take himself: waking costs more than waiting.
     fn wake(&mut self) -> Option<usize> {
-        let soon = self.placing && self.flights.is_empty() && self.body < LARGE_BODY && !self.slow();
+        let soon =
+            self.placing && self.flights.is_empty() && self.body < LARGE_BODY && !self.slow();
         if soon || self.woken[0] || !self.may_start() {
             return None;
         }
@@ -295,7 +302,13 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub fn new(seq: u64, head: u64, tail: u64, checkpointed: u64, on_error: Box<dyn Fn(StoreError) + Send>) -> Self {
+    pub fn new(
+        seq: u64,
+        head: u64,
+        tail: u64,
+        checkpointed: u64,
+        on_error: Box<dyn Fn(StoreError) + Send>,
+    ) -> Self {
         Self {
             // The superblock written at an opening says where the journal ends.
             queue: Mutex::new(Queue { marked: true, ..Queue::default() }),
@@ -327,7 +340,11 @@ impl Shared {
         if let Item::Record(r) = &item {
             self.queued.fetch_add(r.redo.len() + r.data_len(), Ordering::Relaxed);
             body = r.body_len();
-            direct = r.direct.then(|| Direct { seq: r.seq, progress: Progress::Waiting, pieces: r.pieces.clone() });
+            direct = r.direct.then(|| Direct {
+                seq: r.seq,
+                progress: Progress::Waiting,
+                pieces: r.pieces.clone(),
+            });
         }
         let mut q = self.lock();
         q.body += body;
@@ -344,8 +361,8 @@ impl Shared {
         }
     }
 
-    /// Lets a writer free an overlay: at once, or when it is done with what it writes. If not even the one
-    /// before is freed yet, the caller does it.
+    /// Lets a writer free an overlay: at once, or when it is done with what it writes. If not even
+    /// the one before is freed yet, the caller does it.
     pub fn discard(&self, overlay: Arc<Overlay>) {
         let mut q = self.lock();
         let wake = q.writers_sleeping > 0;
@@ -386,7 +403,11 @@ impl Shared {
         while !self.met(&done) {
             q.owner_waits = true;
             // The timeout only guards against a thread that died without a word.
-            q = self.progress.wait_timeout(q, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            q = self
+                .progress
+                .wait_timeout(q, Duration::from_secs(1))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         q.owner_waits = false;
     }
@@ -431,7 +452,9 @@ impl Shared {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(StoreError::Poisoned(hold(&self.failure).as_ref().map_or_else(String::new, ToString::to_string)))
+        Err(StoreError::Poisoned(
+            hold(&self.failure).as_ref().map_or_else(String::new, ToString::to_string),
+        ))
     }
 }
 
@@ -478,7 +501,19 @@ impl Committer {
         shared.lock().next_frame = end.tail.at.frame;
         let (end, on_commit) = (Mutex::new(end), Mutex::new(on_commit));
         let (landed, placing) = (Mutex::default(), Mutex::default());
-        Self { shared, journal, block, ring_size, device, end, pool, on_commit, landed, placing, checkpoints }
+        Self {
+            shared,
+            journal,
+            block,
+            ring_size,
+            device,
+            end,
+            pool,
+            on_commit,
+            landed,
+            placing,
+            checkpoints,
+        }
     }
 
     /// Works until told to stop and everything queued is done, or until a failure. For one
@@ -544,10 +579,16 @@ impl Committer {
                 continue;
             }
             q.marker = true;
-            let (again, waited) = work.wait_timeout(q, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (again, waited) =
+                work.wait_timeout(q, IDLE).unwrap_or_else(PoisonError::into_inner);
             q = again;
             (q.sleeping[who], q.woken[who], q.marker) = (q.sleeping[who] - 1, false, false);
-            if waited.timed_out() && q.items.is_empty() && q.flights.is_empty() && !q.making && !q.stop {
+            if waited.timed_out()
+                && q.items.is_empty()
+                && q.flights.is_empty()
+                && !q.making
+                && !q.stop
+            {
                 (q.making, q.marked) = (true, true);
                 drop(q);
                 if !self.done(|| self.write_mark()) {
@@ -571,7 +612,9 @@ impl Committer {
         let mut block = Aligned::new(FRAME_ALIGN as usize);
         let mark = journal::mark(tail, self.device, self.shared.superblock.load(Ordering::Acquire));
         block.as_mut()[..mark.len()].copy_from_slice(&mark);
-        self.journal.write_durable(block.as_ref(), at).map_err(|e| StoreError::io("write", self.journal.name(), e))
+        self.journal
+            .write_durable(block.as_ref(), at)
+            .map_err(|e| StoreError::io("write", self.journal.name(), e))
     }
 
     /// Makes, writes and finishes a frame.
@@ -614,13 +657,21 @@ impl Committer {
     }
 
     /// The next frame with its place on the device. `None` if there is nothing to journal.
-    fn make_frame(&self, end: &mut RingEnd, records: &[Record], durable: u64) -> Result<Option<(PayloadBuf, u64)>> {
+    fn make_frame(
+        &self,
+        end: &mut RingEnd,
+        records: &[Record],
+        durable: u64,
+    ) -> Result<Option<(PayloadBuf, u64)>> {
         let Some(first) = records.first() else { return Ok(None) };
         let body: usize = records.iter().map(Record::body_len).sum();
         let size = journal::frame_size(body);
         let next = end.tail.at.offset + size;
         // The owner admits no more than the ring holds.
-        assert!(next - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size, "journal overrun");
+        assert!(
+            next - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size,
+            "journal overrun"
+        );
         self.zero_ahead(end, next)?;
         let mut buf = self.pool.take(size as usize);
         buf.set_len(HEADER);
@@ -658,7 +709,9 @@ impl Committer {
             let mut zeros = self.pool.take(n as usize);
             let zeros = zeros.whole().get_mut(..n as usize).unwrap_or_default();
             zeros.fill(0);
-            self.journal.write_durable(zeros, from).map_err(|e| StoreError::io("write", self.journal.name(), e))?;
+            self.journal
+                .write_durable(zeros, from)
+                .map_err(|e| StoreError::io("write", self.journal.name(), e))?;
             end.zeroed = from + n;
         }
         Ok(())
@@ -702,7 +755,8 @@ impl Committer {
         self.place()
     }
 
-    /// Do payloads take so much of their memory that whoever brings new ones may have to wait for it?
+    /// Do payloads take so much of their memory that whoever brings new ones may have to wait for
+    /// it?
     fn is_memory_short(&self) -> bool {
         self.pool.outstanding() > self.pool.budget() / 4
     }
@@ -716,9 +770,14 @@ impl Committer {
                 Err(TryLockError::WouldBlock) => return Ok(()),
             };
             loop {
-                let Some(Landed { records, job, end }) = hold(&self.landed).pop_front() else { break };
+                let Some(Landed { records, job, end }) = hold(&self.landed).pop_front() else {
+                    break;
+                };
                 self.shared.check()?;
-                write_pieces(&*self.block, records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces))?;
+                write_pieces(
+                    &*self.block,
+                    records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces),
+                )?;
                 if let Some(last) = records.last() {
                     self.shared.written.store(last.seq, Ordering::Release);
                 }
@@ -733,8 +792,8 @@ impl Committer {
                 }
                 self.shared.notify_owner();
                 if placed && self.is_memory_short() {
-                    // The owner still holds these payloads, and may hear of nothing else: whoever would bring it more work may
-                    // be waiting for this very memory.
+                    // The owner still holds these payloads, and may hear of nothing else: whoever
+                    // would bring it more work may be waiting for this very memory.
                     let tell = hold(&self.on_commit);
                     tell(self.shared.durable.load(Ordering::Acquire));
                 }
@@ -792,7 +851,8 @@ impl Writer {
     /// without threads.
     pub fn step(&self) -> bool {
         drop(self.shared.lock().spent.take());
-        let next = if self.shared.check().is_ok() { self.shared.lock().take_payload() } else { None };
+        let next =
+            if self.shared.check().is_ok() { self.shared.lock().take_payload() } else { None };
         let Some((seq, pieces)) = next else { return false };
         self.write(seq, pieces) && {
             let written = self.shared.lock().take_unflushed();
@@ -830,7 +890,10 @@ impl Writer {
 
 /// Writes pieces to their blocks, small adjacent ones together (large ones go without a
 /// copy when alone).
-fn write_pieces<'a>(block: &dyn BlockDevice, pieces: impl Iterator<Item = &'a (u64, Bytes)>) -> Result<()> {
+fn write_pieces<'a>(
+    block: &dyn BlockDevice,
+    pieces: impl Iterator<Item = &'a (u64, Bytes)>,
+) -> Result<()> {
     let mut pieces: Vec<&(u64, Bytes)> = pieces.collect();
     // Blocks freed and taken again within a frame do not occur: a block is taken again
     // only after its freeing is durable. So the order of writes does not matter.
@@ -861,7 +924,8 @@ fn write_pieces<'a>(block: &dyn BlockDevice, pieces: impl Iterator<Item = &'a (u
 mod tests {
     use super::*;
 
-    /// Nobody has the time at once: the owner goes on all the same, and does not free millions of entries.
+    /// Nobody has the time at once: the owner goes on all the same, and does not free millions of
+    /// entries.
     #[test]
     fn an_overlay_waits_for_a_writer_and_not_the_owner_for_it() {
         let shared = Shared::new(0, 0, 0, 0, Box::new(|_| ()));

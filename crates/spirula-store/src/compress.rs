@@ -114,7 +114,8 @@ impl Default for PoolOptions {
     }
 }
 
-/// Allocation hint of clients: the data compresses well. (Ceph's `CEPH_OSD_ALLOC_HINT_FLAG_COMPRESSIBLE`.)
+/// Allocation hint of clients: the data compresses well. (Ceph's
+/// `CEPH_OSD_ALLOC_HINT_FLAG_COMPRESSIBLE`.)
 pub(crate) const HINT_COMPRESSIBLE: u32 = 256;
 /// Allocation hint of clients: the data does not compress.
 pub(crate) const HINT_INCOMPRESSIBLE: u32 = 512;
@@ -203,7 +204,11 @@ mod tests {
         assert!(wants(Aggressive, 0) && !wants(Aggressive, HINT_INCOMPRESSIBLE));
         let noise: Vec<u8> = (0..1024u64).flat_map(|i| mix(i).to_le_bytes()).collect();
         let mixed = [&noise[..], &[0; 8192]].concat();
-        assert!(with(Force).try_compress(&mixed).is_some_and(|s| s.data.len() == 12288 && s.len <= 12288));
+        assert!(
+            with(Force)
+                .try_compress(&mixed)
+                .is_some_and(|s| s.data.len() == 12288 && s.len <= 12288)
+        );
         assert!(PoolOptions { required_ratio: 0.4, ..with(Force) }.try_compress(&mixed).is_none());
         assert!(with(Force).try_compress(&noise).is_none(), "what does not compress");
         assert!(with(Force).try_compress(&[0; 4096]).is_none(), "less than the smallest blob");

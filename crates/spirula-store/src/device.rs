@@ -96,8 +96,8 @@ pub trait BlockDevice: Send + Sync {
         parts.iter_mut().try_for_each(|(offset, buf)| self.read_at(buf, *offset))
     }
 
-    /// Parts (offset and bytes of each) that are read soon: a cache before the device may fetch them
-    /// meanwhile. Only a hint, and nobody waits for it.
+    /// Parts (offset and bytes of each) that are read soon: a cache before the device may fetch
+    /// them meanwhile. Only a hint, and nobody waits for it.
     fn soon(&self, parts: &[(u64, usize)]) {
         _ = parts;
     }
@@ -107,7 +107,8 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// As [`BlockDevice::write_at`].
     fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
-        runs.iter().try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
+        runs.iter()
+            .try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
     }
 
     /// Writes `buf` at `offset` and makes it durable.
@@ -192,8 +193,8 @@ fn write_fully(
 }
 
 /// A real file. Single requests are system calls; batches go through a ring where
-/// [`Io::Uring`] is chosen. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more, and all
-/// durable writes, bypass the page cache where the file system allows it.
+/// [`Io::Uring`] is chosen. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more,
+/// and all durable writes, bypass the page cache where the file system allows it.
 pub struct FileDevice {
     name: String,
     file: File,
@@ -212,7 +213,12 @@ impl FileDevice {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let flags = rustix::fs::OFlags::DIRECT;
         // Some file systems (tmpfs) refuse O_DIRECT; the page cache and fdatasync serve there.
-        let direct = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).ok();
+        let direct = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .ok();
         Ok(Self { name: path.display().to_string(), file, direct, direct_min, io })
     }
 
@@ -222,7 +228,13 @@ impl FileDevice {
     /// Of the file system.
     pub fn open_read_only(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        Ok(Self { name: path.display().to_string(), file, direct: None, direct_min: usize::MAX, io: Io::Threads })
+        Ok(Self {
+            name: path.display().to_string(),
+            file,
+            direct: None,
+            direct_min: usize::MAX,
+            io: Io::Threads,
+        })
     }
 
     /// The file to use for a read or write of `buf`: what was written past the page cache is
@@ -273,7 +285,12 @@ impl BlockDevice for FileDevice {
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         let want = buf.len();
-        match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(
+            &self.file,
+            &mut [IoSliceMut::new(buf)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        ) {
             Ok(n) => Ok(n == want),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             // No such mode on this file system: it is one that lives in memory.
@@ -283,7 +300,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_uncached(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let whole = buf.len().is_multiple_of(DIRECT_ALIGN) && offset.is_multiple_of(DIRECT_ALIGN as u64);
+        let whole =
+            buf.len().is_multiple_of(DIRECT_ALIGN) && offset.is_multiple_of(DIRECT_ALIGN as u64);
         match &self.direct {
             Some(direct) if Self::aligned(buf, offset) => direct.read_exact_at(buf, offset),
             Some(direct) if whole => {
@@ -314,7 +332,8 @@ impl BlockDevice for FileDevice {
                 _ => &self.file,
             });
         }
-        runs.iter().try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
+        runs.iter()
+            .try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
     }
 
     fn write_at(&self, bufs: &[&[u8]], mut offset: u64) -> io::Result<()> {
@@ -323,7 +342,9 @@ impl BlockDevice for FileDevice {
         }
         for group in bufs.chunks(64) {
             let mut slices: Vec<IoSlice<'_>> = group.iter().map(|b| IoSlice::new(b)).collect();
-            offset += write_fully(&mut slices, offset, |part, at| Ok(rustix::io::pwritev(&self.file, part, at)?))?;
+            offset += write_fully(&mut slices, offset, |part, at| {
+                Ok(rustix::io::pwritev(&self.file, part, at)?)
+            })?;
         }
         Ok(())
     }
@@ -338,7 +359,8 @@ impl BlockDevice for FileDevice {
                 && !rest.is_empty()
             {
                 let at = offset + done as u64;
-                match rustix::io::pwritev2(direct, &[IoSlice::new(rest)], at, ReadWriteFlags::DSYNC) {
+                match rustix::io::pwritev2(direct, &[IoSlice::new(rest)], at, ReadWriteFlags::DSYNC)
+                {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     // The rest of a short write need not be aligned any more.
                     Ok(n) if n.is_multiple_of(DIRECT_ALIGN) => done += n,
@@ -419,7 +441,10 @@ pub(crate) mod tests {
         // Linux takes no more than this at once. The memory is never touched.
         let large = vec![0; 64 << 20];
         let all = requests(&[&large[..]; 40], REQUEST_MAX);
-        assert_eq!(all, [(1000, REQUEST_MAX), (1000 + REQUEST_MAX as u64, (40 * (64 << 20)) - REQUEST_MAX)]);
+        assert_eq!(
+            all,
+            [(1000, REQUEST_MAX), (1000 + REQUEST_MAX as u64, (40 * (64 << 20)) - REQUEST_MAX)]
+        );
         let mut full = [IoSlice::new(&a)];
         assert!(write_fully(&mut full, 0, |_, _| Ok(0)).is_err());
     }

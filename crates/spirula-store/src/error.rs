@@ -73,11 +73,19 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn io(action: &'static str, file: impl Into<String>, e: impl std::fmt::Display) -> Self {
+    pub(crate) fn io(
+        action: &'static str,
+        file: impl Into<String>,
+        e: impl std::fmt::Display,
+    ) -> Self {
         Self::Io { action, file: file.into(), why: e.to_string() }
     }
 
-    pub(crate) fn unreadable(object: &HObject, file: impl Into<String>, e: impl std::fmt::Display) -> Self {
+    pub(crate) fn unreadable(
+        object: &HObject,
+        file: impl Into<String>,
+        e: impl std::fmt::Display,
+    ) -> Self {
         Self::Unreadable { object: object.clone().into(), file: file.into(), why: e.to_string() }
     }
 

@@ -85,7 +85,9 @@ impl Gone {
 
     /// All ranges, as keys of the KV.
     pub fn stored(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
-        self.ranges.iter().map(|((id, from), until)| (keys::omap(*id, from), keys::omap(*id, until)))
+        self.ranges
+            .iter()
+            .map(|((id, from), until)| (keys::omap(*id, from), keys::omap(*id, until)))
     }
 
     /// All ranges with their omaps.
@@ -95,8 +97,8 @@ impl Gone {
 }
 
 /// The parts of an omap from `first` on, up to `last` if there is one, that none of
-/// `layers`, each with the omap's number in it, has removed: from, and until if there is an end. One after the other, as they
-/// are asked for.
+/// `layers`, each with the omap's number in it, has removed: from, and until if there is an end.
+/// One after the other, as they are asked for.
 pub(crate) fn left<'a>(
     layers: Vec<(u64, &'a Gone)>,
     first: Bytes,
@@ -146,11 +148,22 @@ mod tests {
             }
             let (first, last) = (rng.below(40), rng.below(40));
             for last in [Some(last), None] {
-                let parts: Vec<_> = left(layers.iter().map(|g| (7, g)).collect(), key(first), last.map(key)).collect();
-                let within = |k: u64| parts.iter().any(|(a, b)| *a <= key(k) && b.as_ref().is_none_or(|b| key(k) < *b));
+                let parts: Vec<_> =
+                    left(layers.iter().map(|g| (7, g)).collect(), key(first), last.map(key))
+                        .collect();
+                let within = |k: u64| {
+                    parts
+                        .iter()
+                        .any(|(a, b)| *a <= key(k) && b.as_ref().is_none_or(|b| key(k) < *b))
+                };
                 for k in 0..40 {
-                    let wanted = k >= first && last.is_none_or(|l| k < l) && gone[k as usize] == [false; 2];
-                    assert_eq!(within(k), wanted, "seed {seed}, key {k}, {first} to {last:?}: {parts:?}");
+                    let wanted =
+                        k >= first && last.is_none_or(|l| k < l) && gone[k as usize] == [false; 2];
+                    assert_eq!(
+                        within(k),
+                        wanted,
+                        "seed {seed}, key {k}, {first} to {last:?}: {parts:?}"
+                    );
                 }
             }
             for g in &mut layers {

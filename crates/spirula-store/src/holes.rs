@@ -3,8 +3,8 @@
 //! A sparse data file keeps the space of whatever was written to it once: 9 GB of files for half
 //! a gigabyte of data. Long runs of blocks that were freed are therefore punched out of it, by the
 //! checkpoint thread when it has nothing else to do, some megabytes at a time. Short ones
-//! stay: the next small writes fill them; but where the host has next to no room they go, too. Where many short ones were freed,
-//! a sweep looks whether they have become long ones together.
+//! stay: the next small writes fill them; but where the host has next to no room they go, too.
+//! Where many short ones were freed, a sweep looks whether they have become long ones together.
 //!
 //! Few runs wait here. What overflows, what was freed before the host ran short, and what waited
 //! when the store stopped is found by a *sweep*, from one end of the device to the other, over
@@ -24,7 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shorter runs (blocks) stay.
 const WORTH: u64 = 16;
-/// A sweep is due when so many blocks were freed in shorter ones, and a 128th of what is used: together they may be long runs.
+/// A sweep is due when so many blocks were freed in shorter ones, and a 128th of what is used:
+/// together they may be long runs.
 const CRUMBS: u64 = 128;
 /// Runs that wait, at most; what comes beyond is left to a sweep.
 const QUEUED: usize = 4096;
@@ -161,7 +162,11 @@ impl Holes {
         let Some(Sweep { at, all }) = sweep else { return };
         let blocks = lock(&self.alloc).blocks();
         // Who cannot tell may have data anywhere.
-        let data = if at < blocks { self.dev.next_data(at * BLOCK).unwrap_or(Some(at * BLOCK)) } else { None };
+        let data = if at < blocks {
+            self.dev.next_data(at * BLOCK).unwrap_or(Some(at * BLOCK))
+        } else {
+            None
+        };
         let next = data
             .map(|byte| at.max(byte / BLOCK))
             .filter(|at| *at < blocks)

@@ -77,7 +77,8 @@ impl IoChoice {
                 Err(e) => Err(StoreError::Refused {
                     file: "io_uring".into(),
                     why: format!("the kernel refuses it: {e}"),
-                    advice: "allow it (a container's seccomp profile, the sysctl kernel.io_uring_disabled), \
+                    advice: "allow it (a container's seccomp profile, the sysctl \
+                        kernel.io_uring_disabled), \
                              or use --io threads"
                         .into(),
                 }),
@@ -127,7 +128,9 @@ impl Request<'_> {
             }
             What::Write(slices) => {
                 // `IoSlice` is an `iovec` by its documentation.
-                opcode::Writev::new(fd, slices.as_ptr().cast(), slices.len() as u32).offset(self.at).build()
+                opcode::Writev::new(fd, slices.as_ptr().cast(), slices.len() as u32)
+                    .offset(self.at)
+                    .build()
             }
         };
         entry.user_data(user_data)
@@ -136,12 +139,15 @@ impl Request<'_> {
     /// Takes note of what the kernel has done.
     fn took(&mut self, result: i32) -> io::Result<()> {
         let n = match u32::try_from(result) {
-            Ok(0) if matches!(self.what, What::Read(_)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) if matches!(self.what, What::Read(_)) => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => n as usize,
             Err(_) => {
                 let e = io::Error::from_raw_os_error(-result);
-                return if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) {
+                return if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+                {
                     Ok(())
                 } else {
                     Err(e)
@@ -168,7 +174,11 @@ thread_local! {
 
 fn new_ring() -> io::Result<IoUring> {
     // Newer kernels save interrupts where one thread uses a ring; older ones know no such flag.
-    IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_coop_taskrun()
+        .build(ENTRIES)
+        .or_else(|_| IoUring::new(ENTRIES))
 }
 
 /// Does all requests. On an error some may have been done.
@@ -210,7 +220,9 @@ fn drive(ring: &mut IoUring, requests: &mut [Request<'_>]) -> io::Result<()> {
             Ok(_) => {}
             // Some of them are not done yet, or must be collected first.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::AGAIN.raw_os_error()) => std::thread::yield_now(),
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::AGAIN.raw_os_error()) => {
+                std::thread::yield_now()
+            }
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {}
             Err(e) => {
                 // Nothing says any more when the kernel is done with memory that is lent to it.
@@ -232,7 +244,10 @@ fn drive(ring: &mut IoUring, requests: &mut [Request<'_>]) -> io::Result<()> {
 }
 
 /// Fills each buffer from its offset in the file that `file` names for it.
-pub(crate) fn read_many<'f>(parts: &mut [(u64, &mut [u8])], file: impl Fn(u64, &[u8]) -> &'f File) -> io::Result<()> {
+pub(crate) fn read_many<'f>(
+    parts: &mut [(u64, &mut [u8])],
+    file: impl Fn(u64, &[u8]) -> &'f File,
+) -> io::Result<()> {
     let mut requests = Vec::with_capacity(parts.len());
     for (at, buf) in parts {
         requests.push(Request { fd: file(*at, buf).as_fd(), at: *at, what: What::Read(buf) });
@@ -285,12 +300,15 @@ mod tests {
             return;
         }
         let path = std::env::temp_dir().join(format!("spirula-ring-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         let blocks: Vec<Vec<u8>> = (0..300u32).map(|i| vec![i as u8; 100 + i as usize]).collect();
         let bufs: Vec<&[u8]> = blocks.iter().map(|b| b.as_slice()).collect();
-        let runs: Vec<(u64, Range<usize>)> = (0..150).map(|i| (i * 1000, i as usize * 2..i as usize * 2 + 2)).collect();
+        let runs: Vec<(u64, Range<usize>)> =
+            (0..150).map(|i| (i * 1000, i as usize * 2..i as usize * 2 + 2)).collect();
         write_many(&bufs, &runs, |_, _| &file).unwrap();
-        let mut read: Vec<Vec<u8>> = (0..150).map(|i| vec![9; blocks[2 * i].len() + blocks[2 * i + 1].len()]).collect();
+        let mut read: Vec<Vec<u8>> =
+            (0..150).map(|i| vec![9; blocks[2 * i].len() + blocks[2 * i + 1].len()]).collect();
         let mut parts: Vec<(u64, &mut [u8])> =
             read.iter_mut().enumerate().map(|(i, b)| (i as u64 * 1000, b.as_mut_slice())).collect();
         read_many(&mut parts, |_, _| &file).unwrap();

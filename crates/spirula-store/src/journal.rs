@@ -300,11 +300,16 @@ impl Ring<'_> {
                 return Err(e.clone());
             }
             notes.push(format!(
-                "{e}: taken for frame {} of the journal, which was being written when the machine stopped",
+                "{e}: taken for frame {} of the journal, which was being written when the machine \
+                    stopped",
                 tail.at.frame
             ));
         }
-        let stale = if deep { self.behind(from, tail.at, unreadable.as_ref(), &mut notes)? } else { Vec::new() };
+        let stale = if deep {
+            self.behind(from, tail.at, unreadable.as_ref(), &mut notes)?
+        } else {
+            Vec::new()
+        };
         Ok(Replayed { tail, stale, notes })
     }
 
@@ -312,7 +317,8 @@ impl Ring<'_> {
         Err(StoreError::Refused {
             file: self.dev.name().to_owned(),
             why: format!("{what}: the device acknowledged writes and lost or changed them"),
-            advice: "do not trust this device; replace the OSD and let the cluster recover it".into(),
+            advice: "do not trust this device; replace the OSD and let the cluster recover it"
+                .into(),
         })
     }
 
@@ -328,11 +334,17 @@ impl Ring<'_> {
                  the main device acknowledged writes and lost them, or is an old copy",
                 h.at.frame, h.superblock, self.superblock
             ),
-            advice: "do not trust the main device; replace the OSD and let the cluster recover it".into(),
+            advice: "do not trust the main device; replace the OSD and let the cluster recover it"
+                .into(),
         })
     }
 
-    fn records(&self, h: &Header, body: &[u8], each: &mut impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+    fn records(
+        &self,
+        h: &Header,
+        body: &[u8],
+        each: &mut impl FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut d = Decoder::new(body);
         for i in 0..u64::from(h.count) {
             let mut record = || -> Result<Record<'_>, DecodeError> {
@@ -342,18 +354,22 @@ impl Ring<'_> {
                 let images_at = h.at.offset + (HEADER + d.position()) as u64;
                 Ok(Record { seq, redo, images_at, images: d.take(images)? })
             };
-            let record = record().map_err(|e| StoreError::corrupt(format!("journal frame {}: {e}", h.at.frame)))?;
+            let record = record()
+                .map_err(|e| StoreError::corrupt(format!("journal frame {}: {e}", h.at.frame)))?;
             if record.seq != h.first_seq + i {
-                return Err(StoreError::corrupt(format!("journal frame {}: record out of order", h.at.frame)));
+                return Err(StoreError::corrupt(format!(
+                    "journal frame {}: record out of order",
+                    h.at.frame
+                )));
             }
             each(record)?;
         }
         Ok(())
     }
 
-    /// What is to be erased from `end` on, where the frames from `from` on end: the one there, which is torn, later
-    /// ones, none of which says that it was durable, and blocks that cannot be read.
-    /// `unreadable`: there is something at the end that cannot be.
+    /// What is to be erased from `end` on, where the frames from `from` on end: the one there,
+    /// which is torn, later ones, none of which says that it was durable, and blocks that cannot be
+    /// read. `unreadable`: there is something at the end that cannot be.
     fn behind(
         &self,
         from: Position,
@@ -379,30 +395,39 @@ impl Ring<'_> {
                         Ok(()) => self.later_frames(block, at, end, &mut later)?,
                         Err(e) if planted!(BadSectorRefused) => return Err(e),
                         // What counts was read before, and may be again.
-                        Err(_) if (at + self.size - from.offset % self.size) % self.size < end.offset - from.offset => {
-                        }
+                        Err(_)
+                            if (at + self.size - from.offset % self.size) % self.size
+                                < end.offset - from.offset => {}
                         Err(_) => drop(bad.insert(at)),
                     }
                 }
             }
         }
-        // The frame at the end itself, if something of it is there: it was found to be torn, and must not seem whole
-        // when it is read next. A third look that finds it whole says that nothing read here can be believed.
+        // The frame at the end itself, if something of it is there: it was found to be torn, and
+        // must not seem whole when it is read next. A third look that finds it whole says that
+        // nothing read here can be believed.
         if later.contains(&(end.offset % self.size))
             && !planted!(OneReadEndsJournal)
             && let Place::Frame(..) = self.look(end, true)
         {
-            return Err(StoreError::io("read", self.dev.name(), format!("frame {} reads now so, now so", end.frame)));
+            return Err(StoreError::io(
+                "read",
+                self.dev.name(),
+                format!("frame {} reads now so, now so", end.frame),
+            ));
         }
         let behind = later.iter().find(|at| **at != end.offset % self.size);
         if let (Some(e), Some(frame)) = (unreadable, behind) {
-            return self
-                .lost(format!("frame {} cannot be read ({e}), but a later one, at {frame}, is whole", end.frame));
+            return self.lost(format!(
+                "frame {} cannot be read ({e}), but a later one, at {frame}, is whole",
+                end.frame
+            ));
         }
         if !bad.is_empty() {
             let (name, n) = (self.dev.name(), bad.len());
             notes.push(format!(
-                "{name}: {n} blocks of the journal that hold nothing cannot be read; they are written anew"
+                "{name}: {n} blocks of the journal that hold nothing cannot be read; they are \
+                    written anew"
             ));
         }
         later.append(&mut bad);
@@ -410,7 +435,13 @@ impl Ring<'_> {
     }
 
     /// Notes where in `part`, which stands at `at`, frames behind `end` begin.
-    fn later_frames(&self, part: &[u8], at: u64, end: Position, later: &mut BTreeSet<u64>) -> Result<()> {
+    fn later_frames(
+        &self,
+        part: &[u8],
+        at: u64,
+        end: Position,
+        later: &mut BTreeSet<u64>,
+    ) -> Result<()> {
         for (i, b) in part.chunks(FRAME_ALIGN as usize).enumerate() {
             // In its own place, and written when frame `end` was durable.
             if let Some(h) = parse_header(b, self.device)
@@ -418,8 +449,10 @@ impl Ring<'_> {
             {
                 if h.at.frame > end.frame && h.durable > end.frame {
                     let what = if h.mark { "the mark of frame" } else { "frame" };
-                    return self
-                        .lost(format!("frame {} is missing or damaged but {what} {} is there", end.frame, h.at.frame));
+                    return self.lost(format!(
+                        "frame {} is missing or damaged but {what} {} is there",
+                        end.frame, h.at.frame
+                    ));
                 }
                 self.check_superblock(&h)?;
                 if h.at.frame > end.frame || h.at == end && !h.mark && !planted!(TornFrameKept) {

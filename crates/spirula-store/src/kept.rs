@@ -1,18 +1,21 @@
 //! Data of large reads that is kept in memory, where the memory budget has room for it.
 //!
-//! Large data goes past the system's page cache (`docs/decisions/009-page-cache.md`), so without this every large read would come
-//! from the device. What is kept here are the buffers that such reads filled: a read of the same blocks gets a slice of them,
-//! without a copy. Nothing is kept of what is written: most of it is not read soon, and each copy of it would take memory.
+//! Large data goes past the system's page cache (`docs/decisions/009-page-cache.md`), so without
+//! this every large read would come from the device. What is kept here are the buffers that such
+//! reads filled: a read of the same blocks gets a slice of them, without a copy. Nothing is kept of
+//! what is written: most of it is not read soon, and each copy of it would take memory.
 //!
 //! # Why nothing here is ever older than the device
-//! Data is kept by the device blocks that it was read from and verified against. A block of the data space never changes while
-//! anything refers to it, and before it may be taken again it is released ([`Kept::release`], called where blocks become free).
-//! Who puts data in ([`crate::Store::keep`]) looks up where it lies at that time, and vouches that it has not changed since it was
-//! read. Scrubs read past this as past every cache.
+//! Data is kept by the device blocks that it was read from and verified against. A block of the
+//! data space never changes while anything refers to it, and before it may be taken again it is
+//! released ([`Kept::release`], called where blocks become free). Who puts data in
+//! ([`crate::Store::keep`]) looks up where it lies at that time, and vouches that it has not
+//! changed since it was read. Scrubs read past this as past every cache.
 //!
-//! A buffer counts as a whole until less than half of it is of use: then all of it goes. What goes first when the budget is used
-//! up is what came first and was not read again since the last look at it (a clock). What is kept does not count as payloads in
-//! flight; where little of a large buffer is read, the reader gets a copy ([`Found::own`]), so that it does not hold all of it.
+//! A buffer counts as a whole until less than half of it is of use: then all of it goes. What goes
+//! first when the budget is used up is what came first and was not read again since the last look
+//! at it (a clock). What is kept does not count as payloads in flight; where little of a large
+//! buffer is read, the reader gets a copy ([`Found::own`]), so that it does not hold all of it.
 
 use crate::alloc::{BLOCK, PhysRun};
 use crate::read::POOLED_READ;
@@ -34,7 +37,8 @@ struct Piece {
 
 struct Buffer {
     data: Bytes,
-    /// First device blocks of its pieces. A piece that was cut has its remains in `pieces` and here.
+    /// First device blocks of its pieces. A piece that was cut has its remains in `pieces` and
+    /// here.
     starts: Vec<u64>,
     /// Blocks that may still be read from it.
     live: u64,
@@ -109,8 +113,8 @@ impl Kept {
         Some(Found { data, whole: buffer.data.len() })
     }
 
-    /// Keeps `data`, of which runs of blocks (with their first byte in it) were read from the device. Blocks that are kept
-    /// already, and short runs, are left out.
+    /// Keeps `data`, of which runs of blocks (with their first byte in it) were read from the
+    /// device. Blocks that are kept already, and short runs, are left out.
     pub fn put(&mut self, data: &Bytes, runs: &[(usize, PhysRun)]) {
         if !self.takes(data.len()) {
             return;
@@ -142,7 +146,8 @@ impl Kept {
         while self.bytes > self.limit && self.tick() {}
     }
 
-    /// Looks at the oldest buffer: gives it another turn if it was used, or lets go of it. False: there is none.
+    /// Looks at the oldest buffer: gives it another turn if it was used, or lets go of it. False:
+    /// there is none.
     fn tick(&mut self) -> bool {
         let Some(id) = self.clock.pop_front() else { return false };
         match self.buffers.get_mut(&id) {
@@ -238,10 +243,16 @@ mod tests {
         k.put(&data(10, 1), &[(0, run(100, 6)), (6 * BLOCK as usize, run(200, 4))]);
         assert_eq!(get(&mut k, run(101, 3)), Some(data(3, 1)));
         assert_eq!(get(&mut k, run(200, 4)), Some(data(4, 1)));
-        assert_eq!((get(&mut k, run(105, 2)), get(&mut k, run(99, 2)), get(&mut k, run(203, 2))), (None, None, None));
+        assert_eq!(
+            (get(&mut k, run(105, 2)), get(&mut k, run(99, 2)), get(&mut k, run(203, 2))),
+            (None, None, None)
+        );
         k.release(run(102, 1));
         assert_eq!((get(&mut k, run(102, 1)), get(&mut k, run(101, 3))), (None, None));
-        assert_eq!((get(&mut k, run(100, 2)), get(&mut k, run(103, 3))), (Some(data(2, 1)), Some(data(3, 1))));
+        assert_eq!(
+            (get(&mut k, run(100, 2)), get(&mut k, run(103, 3))),
+            (Some(data(2, 1)), Some(data(3, 1)))
+        );
         // Less than half is left: nothing is.
         k.release(run(100, 100));
         assert_eq!((get(&mut k, run(200, 1)), k.bytes()), (None, 0));
@@ -267,7 +278,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of single blocks: what is found is what was put there last and not released since.
+        /// Against a map of single blocks: what is found is what was put there last and not
+        /// released since.
         #[test]
         fn it_never_gives_what_was_released(steps in proptest::collection::vec((0u8..3, 0u64..60, 1u64..12), 1..200)) {
             let mut k = kept(60);

@@ -150,7 +150,10 @@ pub(crate) fn log_chunk_versions(key: &[u8]) -> Result<(EVersion, EVersion)> {
         let epoch = u32::from_be_bytes(b.get(..4)?.try_into().ok()?);
         Some(EVersion::new(epoch, u64::from_be_bytes(b.get(4..12)?.try_into().ok()?)))
     };
-    Ok((version(rest).ok_or_else(bad)?, version(rest.get(12..).unwrap_or_default()).ok_or_else(bad)?))
+    Ok((
+        version(rest).ok_or_else(bad)?,
+        version(rest.get(12..).unwrap_or_default()).ok_or_else(bad)?,
+    ))
 }
 
 /// Appends `s` so that byte order is kept and the end can be found: 0 becomes `00 ff`, the
@@ -251,15 +254,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn name() -> impl Strategy<Value = Bytes> {
-        proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff), Just(b'a'), any::<u8>()], 0..4)
-            .prop_map(Bytes::from)
+        proptest::collection::vec(
+            prop_oneof![Just(0u8), Just(1), Just(0xff), Just(b'a'), any::<u8>()],
+            0..4,
+        )
+        .prop_map(Bytes::from)
     }
 
     fn any_object() -> impl Strategy<Value = HObject> {
-        (name(), name(), name(), 0u64..3, 0u32..4, -2i64..3).prop_map(|(key, name, namespace, snap, hash, pool)| {
-            let key = if key == name { Bytes::new() } else { key };
-            HObject { key, name, namespace, snap: snap.wrapping_sub(2), hash, max: false, pool }
-        })
+        (name(), name(), name(), 0u64..3, 0u32..4, -2i64..3).prop_map(
+            |(key, name, namespace, snap, hash, pool)| {
+                let key = if key == name { Bytes::new() } else { key };
+                HObject { key, name, namespace, snap: snap.wrapping_sub(2), hash, max: false, pool }
+            },
+        )
     }
 
     proptest! {

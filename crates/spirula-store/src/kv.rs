@@ -97,8 +97,11 @@ impl MetaSpace {
     /// Takes a window, or up to `n` blocks in pieces, but none of the reserve.
     fn take(&self, n: u64) -> Vec<PhysRun> {
         let mut alloc = lock(&self.alloc);
-        let most =
-            if planted!(MetadataTakesReserve) { alloc.free() } else { alloc.free().saturating_sub(self.reserve) };
+        let most = if planted!(MetadataTakesReserve) {
+            alloc.free()
+        } else {
+            alloc.free().saturating_sub(self.reserve)
+        };
         if most >= self.window
             && let Some(run) = alloc.take_window(self.window)
         {
@@ -135,7 +138,8 @@ impl PageSpace for MetaSpace {
     fn grow(&self, adjoining: usize) -> Vec<(u64, u64)> {
         let n = adjoining as u64;
         let found = if n > 1 {
-            // A node that finds nothing lies apart: what is kept for the end of all space is not for it.
+            // A node that finds nothing lies apart: what is kept for the end of all space is not
+            // for it.
             let mut alloc = lock(&self.alloc);
             let most = alloc.free().saturating_sub(self.reserve);
             let whole = if most >= self.window { alloc.take_window(self.window) } else { None };
@@ -172,8 +176,8 @@ pub(crate) struct MetaStore {
 
 impl MetaStore {
     /// Opens the metadata whose root is `root` (empty: there is none yet) on `dev`, whose
-    /// blocks are those of `alloc`; `reserve` of them are left alone as long as possible. Nothing is written, and no
-    /// block marked as used.
+    /// blocks are those of `alloc`; `reserve` of them are left alone as long as possible. Nothing
+    /// is written, and no block marked as used.
     ///
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Corrupt`].
@@ -189,9 +193,15 @@ impl MetaStore {
         let fail = |e| failure(&name, "open", e);
         let root = if root.is_empty() { None } else { Some(Root::decode(root).map_err(fail)?) };
         let large = lock(&alloc).blocks() * BLOCK >= LARGE_SPACE;
-        let chunk = root.as_ref().map_or(if large { LARGE_WINDOW } else { SMALL_WINDOW }, |r| r.chunk);
-        let space =
-            Arc::new(MetaSpace { dev, alloc, window: u64::from(chunk) / BLOCK, reserve, spare: Mutex::default() });
+        let chunk =
+            root.as_ref().map_or(if large { LARGE_WINDOW } else { SMALL_WINDOW }, |r| r.chunk);
+        let space = Arc::new(MetaSpace {
+            dev,
+            alloc,
+            window: u64::from(chunk) / BLOCK,
+            reserve,
+            spare: Mutex::default(),
+        });
         let options = Options { uuid, chunk, cache };
         let tree = match root {
             Some(r) if r.uuid != uuid => {
@@ -200,7 +210,13 @@ impl MetaStore {
             Some(r) => Tree::open(space.clone(), r, &options),
             None => Tree::create(space.clone(), &options),
         };
-        Ok(Self { tree: tree.map_err(fail)?, space, name, live: AtomicU64::new(0), leaked: AtomicU64::new(0) })
+        Ok(Self {
+            tree: tree.map_err(fail)?,
+            space,
+            name,
+            live: AtomicU64::new(0),
+            leaked: AtomicU64::new(0),
+        })
     }
 
     /// Marks the tree's blocks as used, when it is known what data uses.
@@ -211,7 +227,9 @@ impl MetaStore {
         let mut alloc = lock(&self.space.alloc);
         for (at, bytes) in self.tree.extents() {
             if !alloc.adopt(PhysRun { start: at / BLOCK, len: bytes / BLOCK }) {
-                return Err(StoreError::corrupt(format!("metadata and data both claim the space at {at}")));
+                return Err(StoreError::corrupt(format!(
+                    "metadata and data both claim the space at {at}"
+                )));
             }
         }
         Ok(())
@@ -291,12 +309,18 @@ impl MetaStore {
         pairs.into_iter().flatten().map(move |p| p.map_err(|e| failure(&name, "read", e)))
     }
 
-    /// Deletes all keys in `ranges`, then applies `changes`: all of it or nothing. `publish` gets the new root and makes it durable.
+    /// Deletes all keys in `ranges`, then applies `changes`: all of it or nothing. `publish` gets
+    /// the new root and makes it durable.
     ///
     /// # Errors
     /// Of `publish`, [`StoreError::Io`]: what is durable is then unknown.
     /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
-    pub fn commit(&self, changes: &Changes, ranges: &Ranges, publish: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+    pub fn commit(
+        &self,
+        changes: &Changes,
+        ranges: &Ranges,
+        publish: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut published = Ok(());
         let done = self.tree.commit_without(changes, ranges, |root| {
             published = publish(&root.encode());
@@ -307,7 +331,8 @@ impl MetaStore {
         let leaked = self.tree.stats().leaked_pages;
         if self.leaked.swap(leaked, Ordering::AcqRel) != leaked {
             tracing::error!(
-                "{}: what a removed value took cannot be read: {leaked} pages of metadata stay in use until this OSD is made anew",
+                "{}: what a removed value took cannot be read: {leaked} pages of metadata stay in \
+                    use until this OSD is made anew",
                 self.name
             );
         }

@@ -21,10 +21,11 @@
 //! the last child is found, a layer keeps the sum (exclusive or) of its children's *names*:
 //! of one child it is its name. A name stays while the map's number may change, so a merge
 //! need not tell those above. A layer names the two objects that it was made for, which nearly all
-//! layers have no others than: the one whose map it was, and the clone ([`Layer::couple`]). Whoever comes
-//! to a layer otherwise, or is given another key since, has a record of its own that says whose its
-//! name is, and knows that ([`Onode::told`](crate::onode::Onode)). What a couple says of a name is
-//! believed only where that object says the same: the name may have passed to a layer, or gone.
+//! layers have no others than: the one whose map it was, and the clone ([`Layer::couple`]). Whoever
+//! comes to a layer otherwise, or is given another key since, has a record of its own that says
+//! whose its name is, and knows that ([`Onode::told`](crate::onode::Onode)). What a couple says of
+//! a name is believed only where that object says the same: the name may have passed to a layer, or
+//! gone.
 //!
 //! Chains are at most [`DEPTH_MAX`] long: of an object that lies over as many, all that lies
 //! over the lowest layer, which has nearly all blocks, is made one map first, whose blocks have
@@ -73,8 +74,9 @@ pub(crate) struct Layer {
     pub couple: Option<Couple>,
 }
 
-/// Names and keys that they had then of the object whose map a layer was and of the clone for which it became one; as it is
-/// written down, since hardly anybody looks. Keys nearly always differ in their snapshots only.
+/// Names and keys that they had then of the object whose map a layer was and of the clone for which
+/// it became one; as it is written down, since hardly anybody looks. Keys nearly always differ in
+/// their snapshots only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Couple(Arc<[u8]>);
 
@@ -92,7 +94,8 @@ impl Couple {
 
     fn read<'a>(d: &mut Decoder<'a>) -> Result<Parts<'a>, DecodeError> {
         let (name, key, clone, alike) = (d.u64()?, d.blob()?, d.u64()?, d.u32()?);
-        let bad = DecodeError::Value { what: "bytes that two keys have in common", value: alike.into() };
+        let bad =
+            DecodeError::Value { what: "bytes that two keys have in common", value: alike.into() };
         let alike = key.get(..alike as usize).ok_or(bad)?;
         Ok(Parts { name, key, clone, alike, rest: d.blob()? })
     }
@@ -111,7 +114,8 @@ impl Couple {
     }
 }
 
-/// What a [`Couple`] says: of the clone's key, with how much of the other one it begins, and the rest.
+/// What a [`Couple`] says: of the clone's key, with how much of the other one it begins, and the
+/// rest.
 struct Parts<'a> {
     name: u64,
     key: &'a [u8],
@@ -197,16 +201,33 @@ mod tests {
 
     #[test]
     fn layers_of_both_versions_are_read_back_and_wrong_ones_refused() {
-        let plain = Layer { map: 1, base: 2, children: 3, names: 4, depth: 5, own: 6, shared: true, couple: None };
+        let plain = Layer {
+            map: 1,
+            base: 2,
+            children: 3,
+            names: 4,
+            depth: 5,
+            own: 6,
+            shared: true,
+            couple: None,
+        };
         let couple = |a: &[u8], b: &[u8]| Some(Couple::of((7, a), (8, b)));
-        for keys in [None, Some(("name-head", "name-3")), Some(("", "another")), Some(("same", "same"))] {
-            let l = Layer { couple: keys.and_then(|(a, b)| couple(a.as_bytes(), b.as_bytes())), ..plain.clone() };
+        for keys in
+            [None, Some(("name-head", "name-3")), Some(("", "another")), Some(("same", "same"))]
+        {
+            let l = Layer {
+                couple: keys.and_then(|(a, b)| couple(a.as_bytes(), b.as_bytes())),
+                ..plain.clone()
+            };
             let mut e = Encoder::new();
             l.encode(&mut e);
             let bytes = e.into_vec();
             assert_eq!(bytes[0], if l.couple.is_some() { 2 } else { 1 });
             assert_eq!(Layer::decode(&mut Decoder::new(&bytes)).unwrap(), l);
-            assert_eq!((l.key_of(7), l.key_of(8)), (keys.map(|k| k.0.into()), keys.map(|k| k.1.into())));
+            assert_eq!(
+                (l.key_of(7), l.key_of(8)),
+                (keys.map(|k| k.0.into()), keys.map(|k| k.1.into()))
+            );
             assert_eq!(l.key_of(9), None);
         }
         let mut e = Encoder::new();

@@ -62,7 +62,11 @@ pub(crate) struct Layout {
     others: Vec<(Label, Arc<dyn BlockDevice>)>,
 }
 
-pub(crate) fn refused<T>(file: impl Into<String>, why: impl Into<String>, advice: impl Into<String>) -> Result<T> {
+pub(crate) fn refused<T>(
+    file: impl Into<String>,
+    why: impl Into<String>,
+    advice: impl Into<String>,
+) -> Result<T> {
     Err(StoreError::Refused { file: file.into(), why: why.into(), advice: advice.into() })
 }
 
@@ -201,7 +205,11 @@ fn other(sb: &Superblock, role: Role, wanted: Uuid, dev: &Arc<dyn BlockDevice>) 
     if label.role != role || label.store_uuid != main.store_uuid || label.device_uuid != wanted {
         return refused(
             dev.name(),
-            format!("is {}, not {} {wanted}", label.describe(), Label { role, ..main.clone() }.describe()),
+            format!(
+                "is {}, not {} {wanted}",
+                label.describe(),
+                Label { role, ..main.clone() }.describe()
+            ),
             WHICH,
         );
     }
@@ -210,13 +218,15 @@ fn other(sb: &Superblock, role: Role, wanted: Uuid, dev: &Arc<dyn BlockDevice>) 
         return refused(
             dev.name(),
             format!(
-                "was last used when the store was opened for the {}. time, the main device for the {}. time: \
+                "was last used when the store was opened for the {}. time, the main device for the \
+                    {}. time: \
                  this is an old copy of the {}",
                 label.mounts,
                 main.mounts,
                 role.name()
             ),
-            "give the current device; if it is lost, replace the OSD and let the cluster recover it",
+            "give the current device; if it is lost, replace the OSD and let the cluster recover \
+                it",
         );
     }
     // It was told again when the main device knew: one that does not was put back.
@@ -225,7 +235,8 @@ fn other(sb: &Superblock, role: Role, wanted: Uuid, dev: &Arc<dyn BlockDevice>) 
         return refused(
             dev.name(),
             format!(
-                "was last used when the store was opened for the {}. time, the main device for the {}. time: \
+                "was last used when the store was opened for the {}. time, the main device for the \
+                    {}. time: \
                  the main device is an old copy, or lost writes it had acknowledged",
                 label.mounts, main.mounts
             ),
@@ -260,10 +271,14 @@ impl Layout {
         let journal: Arc<dyn BlockDevice> = if journal_inside {
             Arc::new(Region::new(devs.main.clone(), sb.journal_offset, sb.journal_size, "journal"))
         } else {
-            let Some(dev) = &devs.journal else { return missing(&sb, Role::Journal, devs.main.name()) };
+            let Some(dev) = &devs.journal else {
+                return missing(&sb, Role::Journal, devs.main.name());
+            };
             let label = other(&sb, Role::Journal, sb.journal_device, dev)?;
             if journal_end.is_none_or(|end| end > label.size) {
-                return Err(StoreError::corrupt("superblock has the journal end behind its device"));
+                return Err(StoreError::corrupt(
+                    "superblock has the journal end behind its device",
+                ));
             }
             others.push((label, dev.clone()));
             Arc::new(Region::new(dev.clone(), sb.journal_offset, sb.journal_size, "journal"))
@@ -274,8 +289,12 @@ impl Layout {
             let Some(dev) = &devs.meta else { return missing(&sb, Role::Meta, devs.main.name()) };
             let mut label = other(&sb, Role::Meta, sb.meta_device, dev)?;
             label.size = size_of(&**dev)? / BLOCK * BLOCK;
-            let region: Arc<dyn BlockDevice> =
-                Arc::new(Region::new(dev.clone(), HEADER, label.size.saturating_sub(HEADER), "metadata"));
+            let region: Arc<dyn BlockDevice> = Arc::new(Region::new(
+                dev.clone(),
+                HEADER,
+                label.size.saturating_sub(HEADER),
+                "metadata",
+            ));
             others.push((label, dev.clone()));
             Some(region)
         };
@@ -287,14 +306,24 @@ impl Layout {
         let labels = others.iter().map(|(l, d)| (l, d)).chain([(&sb.label, &devs.main)]);
         let notes = labels.filter(|(l, _)| l.damaged).map(|(l, dev)| {
             format!(
-                "{}: one of two copies of the label of the {} is damaged, by rot or by a crash while it was \
+                "{}: one of two copies of the label of the {} is damaged, by rot or by a crash \
+                    while it was \
                  written; opening the store for work writes it anew",
                 dev.name(),
                 l.role.name()
             )
         });
         let notes = notes.collect();
-        Ok(Self { notes, superblock: sb, main: devs.main.clone(), journal, block, meta, grown, others })
+        Ok(Self {
+            notes,
+            superblock: sb,
+            main: devs.main.clone(),
+            journal,
+            block,
+            meta,
+            grown,
+            others,
+        })
     }
 
     /// Notes on all devices that the store is opened for writing. Its journal ends at
@@ -302,7 +331,12 @@ impl Layout {
     pub fn mount(&mut self, journaled: Position) -> Result<()> {
         let sb = &mut self.superblock;
         if self.grown > 0 {
-            tracing::info!(device = self.main.name(), grown = self.grown, data = sb.data_size, "device has grown");
+            tracing::info!(
+                device = self.main.name(),
+                grown = self.grown,
+                data = sb.data_size,
+                "device has grown"
+            );
         }
         self.notes.iter().for_each(|n| tracing::warn!("{n}"));
         sb.label.mounts += 1;
@@ -331,7 +365,11 @@ fn missing<T>(sb: &Superblock, role: Role, main: &str) -> Result<T> {
     let last = if hint.is_empty() { String::new() } else { format!(", last seen at {hint}") };
     refused(
         main,
-        format!("the {} of osd.{} ({uuid}{last}) is missing", role.name(), sb.label.identity.osd_id),
+        format!(
+            "the {} of osd.{} ({uuid}{last}) is missing",
+            role.name(),
+            sb.label.identity.osd_id
+        ),
         "connect it and give its path (in an OSD's directory: link it there); if it is lost, \
          so is part of this store: replace the OSD and let the cluster recover it",
     )

@@ -8,7 +8,8 @@
 //!
 //! * submit: [`stage`] builds the change, [`Store::submit`] applies and queues it
 //! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
-//! * [`read`], [`plan`], [`pins`] — objects, attributes, omap, listings; data is checked against its sums
+//! * [`read`], [`plan`], [`pins`] — objects, attributes, omap, listings; data is checked against
+//!   its sums
 //! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
 //!   devices, whose, and where on them what is; [`open`] — replay
 //! * [`device`], [`io`] — system calls or io_uring

@@ -30,8 +30,12 @@ pub(crate) trait Maps {
 /// No chain is as long: one that is leads back into itself.
 const CHAIN_MAX: usize = 1024;
 
-/// The layers from that of the name `base` (0: none) down, with their names. Ends with the first error.
-pub(crate) fn chain<M: Maps>(maps: &M, base: u64) -> impl Iterator<Item = Result<(u64, Arc<Layer>)>> {
+/// The layers from that of the name `base` (0: none) down, with their names. Ends with the first
+/// error.
+pub(crate) fn chain<M: Maps>(
+    maps: &M,
+    base: u64,
+) -> impl Iterator<Item = Result<(u64, Arc<Layer>)>> {
     let (mut at, mut met) = (base, 0);
     std::iter::from_fn(move || {
         let name = std::mem::take(&mut at);
@@ -40,7 +44,9 @@ pub(crate) fn chain<M: Maps>(maps: &M, base: u64) -> impl Iterator<Item = Result
         }
         met += 1;
         if met > CHAIN_MAX {
-            return Some(Err(StoreError::corrupt(format!("the layers below layer {name} have no end"))));
+            return Some(Err(StoreError::corrupt(format!(
+                "the layers below layer {name} have no end"
+            ))));
         }
         let layer = maps.layer(name).inspect(|l| at = l.base);
         Some(layer.map(|l| (name, l)))
@@ -55,7 +61,8 @@ struct Link {
 }
 
 impl Link {
-    /// What an object's map lies over, itself first, down to what lies over the layer `until` (0: all).
+    /// What an object's map lies over, itself first, down to what lies over the layer `until` (0:
+    /// all).
     fn above<M: Maps>(maps: &M, o: &Onode, until: u64) -> impl Iterator<Item = Result<Self>> {
         let below = chain(maps, o.base)
             .take_while(move |l| !matches!(l, Ok((name, _)) if *name == until))
@@ -115,7 +122,8 @@ impl View {
         self.0.iter().skip(skip).flat_map(|(record, open)| {
             let (first, end) = (open.trailing_zeros(), 128 - open.leading_zeros());
             record.mapped(first.into(), end.into()).flat_map(move |(at, piece)| {
-                runs_of(open & mask(at, piece.len())).map(move |(first, len)| (first, piece.part(first - at, len)))
+                runs_of(open & mask(at, piece.len()))
+                    .map(move |(first, len)| (first, piece.part(first - at, len)))
             })
         })
     }
@@ -165,7 +173,8 @@ impl View {
         usage
     }
 
-    /// One record that says the same: over nothing, or over a map of which it hides all that one of these does.
+    /// One record that says the same: over nothing, or over a map of which it hides all that one of
+    /// these does.
     pub fn flat(&self, over: bool) -> Segment {
         let mut flat = Segment::default();
         if over {
@@ -181,10 +190,11 @@ impl View {
     }
 }
 
-/// The kind of checksum of what an object sees mapped plainly in a segment, if there is anything: one at a time.
+/// The kind of checksum of what an object sees mapped plainly in a segment, if there is anything:
+/// one at a time.
 ///
-/// Whatever was written to a map got the kind of what showed below it then, and what is below never changes. So all that
-/// still shows is of the kind of the first record from the top that has any.
+/// Whatever was written to a map got the kind of what showed below it then, and what is below never
+/// changes. So all that still shows is of the kind of the first record from the top that has any.
 pub(crate) fn kind(maps: &impl Maps, o: &Onode, seg: u32) -> Result<Option<Checksum>> {
     for link in Link::above(maps, o, 0) {
         let link = link?;
@@ -201,7 +211,9 @@ pub(crate) fn kind(maps: &impl Maps, o: &Onode, seg: u32) -> Result<Option<Check
 pub(crate) fn put_piece(seg: &mut Segment, at: u64, piece: &Piece<'_>) {
     let mut nothing = Released::default();
     match piece {
-        Piece::Plain { run, kind, sums } => seg.replace(at, run.len, &[*run], *kind, sums, &mut nothing),
+        Piece::Plain { run, kind, sums } => {
+            seg.replace(at, run.len, &[*run], *kind, sums, &mut nothing)
+        }
         Piece::Part { blob, skip, len } => drop(seg.put_blob(at, *len, blob, *skip, &mut nothing)),
     }
 }

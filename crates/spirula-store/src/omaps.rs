@@ -95,7 +95,10 @@ impl<'a> From<&'a Overlay> for Level<'a> {
 
 /// The changes that make an omap, from the newest on, each with the number that it has there;
 /// and its number in the metadata.
-pub(crate) fn below<'a>(levels: impl Iterator<Item = Level<'a>>, id: u64) -> (Vec<(u64, Level<'a>)>, u64) {
+pub(crate) fn below<'a>(
+    levels: impl Iterator<Item = Level<'a>>,
+    id: u64,
+) -> (Vec<(u64, Level<'a>)>, u64) {
     let (mut all, mut id) = (Vec::with_capacity(4), id);
     for level in levels {
         all.push((id, level));
@@ -159,6 +162,7 @@ pub(crate) fn pairs<'a>(
         meta.range(&keys::omap(stored, &from), &until)
     });
     // 9 bytes name the omap.
-    streams.push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v))))));
+    streams
+        .push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v))))));
     Box::new(Merge::new(streams))
 }

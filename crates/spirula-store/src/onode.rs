@@ -45,11 +45,13 @@ pub(crate) struct Onode {
     pub base: u64,
     /// The number by which that layer knows it; 0 without one.
     pub name: u64,
-    /// A record of its own says whose that name is. Else the layer below was made for this object, and says so itself.
+    /// A record of its own says whose that name is. Else the layer below was made for this object,
+    /// and says so itself.
     pub told: bool,
     /// Layers below it, at most: some may have gone since. 0: not known.
     pub depth: u32,
-    /// Over a layer: the kind of checksum of all that it sees mapped plainly. `None`: not known to be one for all.
+    /// Over a layer: the kind of checksum of all that it sees mapped plainly. `None`: not known to
+    /// be one for all.
     pub sums: Option<Checksum>,
     /// Over a layer: which segments its own map may have, number n at bit n modulo 64.
     pub own: u64,
@@ -189,7 +191,8 @@ impl Onode {
                 o.sums = match d.u8()? {
                     NOT_KNOWN => None,
                     b => Some(
-                        Checksum::from_byte(b).ok_or(DecodeError::Value { what: "checksum kind", value: b.into() })?,
+                        Checksum::from_byte(b)
+                            .ok_or(DecodeError::Value { what: "checksum kind", value: b.into() })?,
                     ),
                 };
             }
@@ -206,7 +209,15 @@ mod tests {
     #[test]
     fn onodes_of_all_versions_are_read_back() {
         let new = Onode { size: 5, blocks: 1, allocated: 1, ..Onode::new(1) };
-        let cloned = Onode { base: 2, name: 3, told: true, own: 4, compressed: Some(0), inline: None, ..new.clone() };
+        let cloned = Onode {
+            base: 2,
+            name: 3,
+            told: true,
+            own: 4,
+            compressed: Some(0),
+            inline: None,
+            ..new.clone()
+        };
         let forms = [
             (1, new.clone()),
             (2, Onode { omap: 9, omap_shared: true, ..new }),

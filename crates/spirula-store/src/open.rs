@@ -63,9 +63,10 @@ impl Store {
     /// journal. `expected`: refuse another's store. Sizes in `opts` are those of creation and
     /// ignored here.
     ///
-    /// `on_commit` is called in the commit thread with the highest durable transaction, and with the same again when memory is
-    /// short and payloads that were acknowledged are in their places, so that [`Store::congested`] lets go of them;
-    /// `on_error` at most once, when the store stops for good.
+    /// `on_commit` is called in the commit thread with the highest durable transaction, and with
+    /// the same again when memory is short and payloads that were acknowledged are in their places,
+    /// so that [`Store::congested`] lets go of them; `on_error` at most once, when the store stops
+    /// for good.
     ///
     /// # Errors
     /// [`StoreError::Refused`], with nothing written; [`StoreError::Io`];
@@ -99,8 +100,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn open_shielded(paths: &StorePaths, expected: Option<Identity>, opts: &StoreOptions) -> Result<Self> {
-        Self::open_paths(paths, Access::Shielded, expected, opts, Box::new(|_| ()), Box::new(|_| ()))
+    pub fn open_shielded(
+        paths: &StorePaths,
+        expected: Option<Identity>,
+        opts: &StoreOptions,
+    ) -> Result<Self> {
+        Self::open_paths(
+            paths,
+            Access::Shielded,
+            expected,
+            opts,
+            Box::new(|_| ()),
+            Box::new(|_| ()),
+        )
     }
 
     fn open_paths(
@@ -142,17 +154,30 @@ impl Store {
                 let size = dev.size().map_err(|e| StoreError::io("size", dev.name(), e))?;
                 (dev.clone(), Arc::new(Mutex::new(Allocator::new(size / BLOCK))), 0)
             }
-            None => (layout.block.clone(), shared_alloc.clone(), crate::store::reserve_of(sb.data_size / BLOCK)),
+            None => (
+                layout.block.clone(),
+                shared_alloc.clone(),
+                crate::store::reserve_of(sb.data_size / BLOCK),
+            ),
         };
         let uuid = sb.label.store_uuid.0;
-        let meta = Arc::new(MetaStore::open(meta_dev, meta_alloc, reserve, &sb.root, uuid, opts.cache_bytes / 4)?);
+        let meta = Arc::new(MetaStore::open(
+            meta_dev,
+            meta_alloc,
+            reserve,
+            &sb.root,
+            uuid,
+            opts.cache_bytes / 4,
+        )?);
         let base = load_checkpoint(&meta, sb)?;
         let mut alloc = kv::lock(&shared_alloc);
         for pair in meta.range(b"A", b"B") {
             let (key, map) = pair?;
             let group = key.last_chunk::<4>().map(|g| u32::from_be_bytes(*g));
             if !group.is_some_and(|g| alloc.load_group(g, &map)) {
-                return Err(StoreError::corrupt("allocation bitmap for no group, or of a wrong length"));
+                return Err(StoreError::corrupt(
+                    "allocation bitmap for no group, or of a wrong length",
+                ));
             }
         }
         let dead = meta
@@ -244,25 +269,37 @@ impl Store {
 
     /// Applies what the journal holds after the checkpoint. Returns where the next frame
     /// goes, and which blocks' contents are (only surely) in the journal.
-    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Replayed, Images)> {
+    fn replay(
+        &mut self,
+        ring: &Ring<'_>,
+        from: Position,
+        deep: bool,
+    ) -> Result<(Replayed, Images)> {
         // A block may have had several owners since the checkpoint: the last one counts, and
         // each freeing forgets the one before.
         let mut images = Images::new();
         let replayed = ring.replay(from, deep, |record| {
             if record.seq != self.seq + 1 {
-                return Err(StoreError::corrupt(format!("journal record {} follows record {}", record.seq, self.seq)));
+                return Err(StoreError::corrupt(format!(
+                    "journal record {} follows record {}",
+                    record.seq, self.seq
+                )));
             }
             self.seq = record.seq;
             let changes = self.changes(record.seq, record.redo)?;
             let mut d = Decoder::new(&changes);
             let mut cursor = Cursor { at: record.images_at, rest: record.images };
             while !d.is_empty() {
-                let change = redo::decode(&mut d)
-                    .map_err(|e| StoreError::corrupt(format!("journal record {}: {e}", record.seq)))?;
+                let change = redo::decode(&mut d).map_err(|e| {
+                    StoreError::corrupt(format!("journal record {}: {e}", record.seq))
+                })?;
                 self.redo(change, &mut images, &mut cursor)?;
             }
             if !cursor.rest.is_empty() {
-                return Err(StoreError::corrupt(format!("journal record {}: data of a wrong length", record.seq)));
+                return Err(StoreError::corrupt(format!(
+                    "journal record {}: data of a wrong length",
+                    record.seq
+                )));
             }
             Ok(())
         })?;
@@ -281,7 +318,9 @@ impl Store {
                 let new = if over { Segment::over } else { Segment::default };
                 let mut s = self.segment(id, seg)?.map_or_else(new, |s| (*s).clone());
                 if !runs.is_empty() && s.kind(kind) != kind {
-                    return Err(StoreError::corrupt("journal maps blocks with another kind of checksum"));
+                    return Err(StoreError::corrupt(
+                        "journal maps blocks with another kind of checksum",
+                    ));
                 }
                 s.replace(first, len, &runs, kind, &sums, &mut Released::default());
                 self.put_segment(id, seg, Some(Arc::new(s)));
@@ -293,11 +332,15 @@ impl Store {
             Redo::OmapHeader { id, value } => self.active.put_omap_header(id, Some(value)),
             // Numbers are given in order: so chains of copies have an end.
             Redo::OmapCopied { id, from } if id <= from => {
-                return Err(StoreError::corrupt(format!("journal makes omap {id} a copy of omap {from}")));
+                return Err(StoreError::corrupt(format!(
+                    "journal makes omap {id} a copy of omap {from}"
+                )));
             }
             Redo::OmapCopied { id, from } => self.active.copy_omap(id, from),
             Redo::OmapDead { id } => self.active.kill_omap(id),
-            Redo::OmapRangeGone { id, first, last } => self.active.remove_omap_range(id, &first, &last),
+            Redo::OmapRangeGone { id, first, last } => {
+                self.active.remove_omap_range(id, &first, &last)
+            }
             Redo::Meta { key, value } => self.active.put_meta(key, value),
             Redo::LogAppend { pg, version, entry } => self.active.log_append(pg, version, entry),
             Redo::LogTrim { pg, to } => self.active.log_trim(pg, to),
@@ -306,19 +349,24 @@ impl Store {
             Redo::LogRemove { pg } => self.active.log_remove(pg),
             Redo::Taken { run, image } => {
                 if !self.alloc().mark_used(run) {
-                    return Err(StoreError::corrupt(format!("journal takes blocks {run:?} that are in use")));
+                    return Err(StoreError::corrupt(format!(
+                        "journal takes blocks {run:?} that are in use"
+                    )));
                 }
                 if image {
                     for b in run.start..run.start + run.len {
-                        let image =
-                            cursor.next().ok_or_else(|| StoreError::corrupt("journal lacks data of a block"))?;
+                        let image = cursor
+                            .next()
+                            .ok_or_else(|| StoreError::corrupt("journal lacks data of a block"))?;
                         images.insert(b, image);
                     }
                 }
             }
             Redo::Freed { run } => {
                 if !self.alloc().mark_free(run) {
-                    return Err(StoreError::corrupt(format!("journal frees blocks {run:?} that are free")));
+                    return Err(StoreError::corrupt(format!(
+                        "journal frees blocks {run:?} that are free"
+                    )));
                 }
                 for b in run.start..run.start + run.len {
                     if !planted!(StaleImageReplayed) {
@@ -350,7 +398,9 @@ impl Store {
                 refs.remove(first, len, |_, _, shared| sound &= shared);
             }
             if !sound {
-                return Err(StoreError::corrupt(format!("journal changes owners of blocks {run:?} that it cannot")));
+                return Err(StoreError::corrupt(format!(
+                    "journal changes owners of blocks {run:?} that it cannot"
+                )));
             }
             self.put_refs(chunk, refs);
         }

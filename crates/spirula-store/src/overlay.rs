@@ -81,8 +81,9 @@ pub(crate) struct Overlay {
     /// By the caller's key.
     pub meta: BTreeMap<Bytes, Option<Bytes>>,
     pub logs: BTreeMap<PgId, LogDelta>,
-    /// Numbers of maps and layers from this one on were given out since it was begun, and are in nothing older: what
-    /// goes of them need not be deleted there. `None`: that is not known of any.
+    /// Numbers of maps and layers from this one on were given out since it was begun, and are in
+    /// nothing older: what goes of them need not be deleted there. `None`: that is not known of
+    /// any.
     pub first_new: Option<u64>,
     /// Memory taken, bytes, roughly.
     pub cost: usize,
@@ -98,7 +99,13 @@ impl Overlay {
 
     /// How many entries it has.
     pub fn entries(&self) -> u64 {
-        let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.omap_headers.len()];
+        let maps = [
+            self.heads.len(),
+            self.segments.len(),
+            self.refs.len(),
+            self.omap.len(),
+            self.omap_headers.len(),
+        ];
         let more = self.layers.len() + self.named.len() + self.meta.len() + self.dead.len();
         (maps.iter().sum::<usize>() + more) as u64
     }
@@ -209,8 +216,9 @@ impl Overlay {
         self.cost += ENTRY;
     }
 
-    /// Forgets all that is here of an omap id and has the rest deleted later. Of one that is still to be
-    /// copied all stays until then, also what it is a copy of itself: after a replay both copies are here.
+    /// Forgets all that is here of an omap id and has the rest deleted later. Of one that is still
+    /// to be copied all stays until then, also what it is a copy of itself: after a replay both
+    /// copies are here.
     pub fn kill_omap(&mut self, id: u64) {
         self.dead.push(id);
         self.cost += 16;
@@ -300,7 +308,9 @@ impl<K: Ord + Clone, V> Iterator for Merge<'_, K, V> {
             let mut least: Option<K> = None;
             for s in &mut self.streams {
                 match s.peek() {
-                    Some(Ok((k, _))) if least.as_ref().is_none_or(|l| k < l) => least = Some(k.clone()),
+                    Some(Ok((k, _))) if least.as_ref().is_none_or(|l| k < l) => {
+                        least = Some(k.clone())
+                    }
                     Some(Err(e)) => {
                         let e = e.clone();
                         s.next();
@@ -335,9 +345,10 @@ mod tests {
 
     #[test]
     fn merge_prefers_newer_streams_and_hides_deleted_keys() {
-        let s = |pairs: &'static [(u32, Option<&'static str>)]| -> Stream<'static, u32, &'static str> {
-            Box::new(pairs.iter().copied().map(Ok))
-        };
+        let s =
+            |pairs: &'static [(u32, Option<&'static str>)]| -> Stream<'static, u32, &'static str> {
+                Box::new(pairs.iter().copied().map(Ok))
+            };
         let m = Merge::new(vec![
             s(&[(1, Some("new")), (3, None)]),
             s(&[(1, None), (2, Some("b")), (3, Some("x"))]),
@@ -365,7 +376,16 @@ mod tests {
     fn what_came_and_went_since_it_was_begun_leaves_nothing() {
         let (key, layer) = (
             Bytes::from("key"),
-            Layer { map: 1, base: 0, children: 0, names: 0, depth: 1, own: 0, shared: false, couple: None },
+            Layer {
+                map: 1,
+                base: 0,
+                children: 0,
+                names: 0,
+                depth: 1,
+                own: 0,
+                shared: false,
+                couple: None,
+            },
         );
         let mut o = Overlay { first_new: Some(10), ..Overlay::default() };
         for n in [9, 10] {
@@ -377,7 +397,9 @@ mod tests {
             o.put_segment(n, 3, None);
         }
         // What may be in the metadata is deleted there.
-        assert!([o.named.len(), o.layers.len(), o.segments.len()] == [1; 3] && o.named[&9].is_none());
+        assert!(
+            [o.named.len(), o.layers.len(), o.segments.len()] == [1; 3] && o.named[&9].is_none()
+        );
         assert_eq!(o.cost, 3 * ENTRY);
     }
 
@@ -390,7 +412,12 @@ mod tests {
         o.log_rewind(pg, v(5));
         o.log_trim(pg, v(2));
         o.log_append(pg, v(7), "e7".into());
-        let mut base = vec![(v(1), Bytes::new()), (v(2), Bytes::new()), (v(3), Bytes::new()), (v(9), Bytes::new())];
+        let mut base = vec![
+            (v(1), Bytes::new()),
+            (v(2), Bytes::new()),
+            (v(3), Bytes::new()),
+            (v(9), Bytes::new()),
+        ];
         o.logs[&pg].apply(&mut base);
         assert_eq!(base.iter().map(|e| e.0.version).collect::<Vec<_>>(), [3, 5, 7]);
         o.logs[&pg].apply(&mut base);

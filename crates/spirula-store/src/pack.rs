@@ -94,7 +94,8 @@ impl Store {
         }
         let mut pieces = Vec::new();
         for update in &txn.objects {
-            let options = self.pool_options.get(&pool_of(&update.object)).copied().unwrap_or_default();
+            let options =
+                self.pool_options.get(&pool_of(&update.object)).copied().unwrap_or_default();
             if !options.may_want() {
                 continue;
             }
@@ -115,8 +116,8 @@ impl Store {
         (bytes >= WORTH).then_some(Packing(pieces))
     }
 
-    /// What is known of how an object's data compresses. Of one that cannot be read nothing is: it is
-    /// for the submission to say so.
+    /// What is known of how an object's data compresses. Of one that cannot be read nothing is: it
+    /// is for the submission to say so.
     fn hints(&self, object: &HObject) -> u32 {
         self.onode(object).ok().flatten().map_or(0, |o| o.hints)
     }
@@ -124,7 +125,8 @@ impl Store {
 
 /// Adds those pieces of a write that need nothing of what is there already.
 fn cut(offset: u64, data: &Bytes, options: PoolOptions, pieces: &mut Vec<(Bytes, PoolOptions)>) {
-    let (Some(whole), Some(end)) = (offset.checked_next_multiple_of(BLOCK), offset.checked_add(data.len() as u64))
+    let (Some(whole), Some(end)) =
+        (offset.checked_next_multiple_of(BLOCK), offset.checked_add(data.len() as u64))
     else {
         // No object is as large.
         return;

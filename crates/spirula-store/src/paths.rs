@@ -122,10 +122,12 @@ pub(crate) fn claim(path: &Path, access: Access) -> Result<File> {
 
 pub(crate) fn open_device(path: &Path, access: Access, way: Io) -> Result<Arc<dyn BlockDevice>> {
     Ok(match access {
-        Access::Write => Arc::new(FileDevice::open(path, DIRECT_MIN, way).map_err(io("open", path))?),
-        Access::Shielded => {
-            Arc::new(Shield::new(Arc::new(FileDevice::open_read_only(path).map_err(io("open", path))?)))
+        Access::Write => {
+            Arc::new(FileDevice::open(path, DIRECT_MIN, way).map_err(io("open", path))?)
         }
+        Access::Shielded => Arc::new(Shield::new(Arc::new(
+            FileDevice::open_read_only(path).map_err(io("open", path))?,
+        ))),
     })
 }
 
@@ -137,7 +139,9 @@ impl StorePaths {
     pub fn find(path: &Path) -> Result<Self> {
         let at = path.display().to_string();
         match kind(path)? {
-            None => refused(at, "is missing", "check the path; 'spirula osd prepare' makes a new store"),
+            None => {
+                refused(at, "is missing", "check the path; 'spirula osd prepare' makes a new store")
+            }
             Some(FileType::Directory) => Self::in_directory(path),
             Some(FileType::RegularFile | FileType::BlockDevice) => {
                 Ok(Self { main: path.to_owned(), journal: None, meta: None })
@@ -156,12 +160,13 @@ impl StorePaths {
     /// [`StoreError::Refused`] if that is no store of this format, [`StoreError::Io`].
     pub fn known(&self) -> Result<Known> {
         drop(claim(&self.main, Access::Shielded)?);
-        let label = Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?.label;
+        let label =
+            Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?.label;
         Ok(Known { identity: label.identity, store: label.store_uuid, openings: label.mounts })
     }
 
-    /// Where the main device, the journal and the metadata are, those too that the main device alone knows of. Nothing is written,
-    /// and nobody kept out.
+    /// Where the main device, the journal and the metadata are, those too that the main device
+    /// alone knows of. Nothing is written, and nobody kept out.
     ///
     /// # Errors
     /// As of [`StorePaths::known`].
@@ -191,7 +196,8 @@ impl StorePaths {
             return refused(
                 at,
                 "is missing: this directory holds no store",
-                "check the path; if this was a store, recreate the OSD and let the cluster recover it",
+                "check the path; if this was a store, recreate the OSD and let the cluster recover \
+                    it",
             );
         }
         if dir.join("superblock").exists() {
@@ -209,7 +215,12 @@ impl StorePaths {
     }
 
     /// Locks and opens the devices, after a look at whose they are.
-    pub(crate) fn open(&self, expected: Option<Identity>, access: Access, way: Io) -> Result<(Devices, Claims)> {
+    pub(crate) fn open(
+        &self,
+        expected: Option<Identity>,
+        access: Access,
+        way: Io,
+    ) -> Result<(Devices, Claims)> {
         let mut claims = vec![claim(&self.main, access)?];
         let main = open_device(&self.main, access, way)?;
         let sb = Superblock::read(&*main)?;
@@ -223,7 +234,11 @@ impl StorePaths {
             if kind(&path)?.is_none() {
                 return refused(
                     path.display().to_string(),
-                    format!("is missing: it is the {} of osd.{} ({uuid})", role.name(), sb.label.identity.osd_id),
+                    format!(
+                        "is missing: it is the {} of osd.{} ({uuid})",
+                        role.name(),
+                        sb.label.identity.osd_id
+                    ),
                     "connect it, or correct the path; if it is lost, so is part of this store: \
                      replace the OSD and let the cluster recover it",
                 );

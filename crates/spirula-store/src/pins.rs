@@ -74,7 +74,8 @@ mod tests {
     fn a_read_of_runs_within_each_other_keeps_all_of_them() {
         let run = |start, len| PhysRun { start, len };
         let mut pins = Pins::default();
-        let _read = pins.add(5, vec![run(30, 10), run(0, 100), run(10, 10), run(200, 5), run(205, 1)]);
+        let _read =
+            pins.add(5, vec![run(30, 10), run(0, 100), run(10, 10), run(200, 5), run(205, 1)]);
         assert!(pins.keep(6, run(50, 5)) && pins.keep(6, run(99, 1)) && pins.keep(6, run(205, 1)));
         assert!(!pins.keep(6, run(100, 100)) && !pins.keep(6, run(206, 9)));
     }

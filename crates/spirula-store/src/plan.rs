@@ -161,7 +161,9 @@ impl ReadPlan {
                 pieces.push((run.start * BLOCK, room));
             }
         }
-        self.dev.read_many(&mut pieces).map_err(|e| StoreError::unreadable(&self.object, self.dev.name(), e))?;
+        self.dev
+            .read_many(&mut pieces)
+            .map_err(|e| StoreError::unreadable(&self.object, self.dev.name(), e))?;
         Ok(true)
     }
 
@@ -174,7 +176,9 @@ impl ReadPlan {
         offset: u64,
         joined: &mut Option<Joined>,
     ) -> Result<()> {
-        for (i, (block, sum)) in blocks.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate() {
+        for (i, (block, sum)) in
+            blocks.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate()
+        {
             let zeros = planted!(ZeroPageBelieved) && block.iter().all(|b| *b == 0);
             if !kind.holds(block, sum) && !zeros && !planted!(ChecksumIgnored) {
                 let offset = offset + i as u64 * BLOCK;

@@ -72,7 +72,8 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Store
 fn random_uuid() -> Result<Uuid> {
     use std::io::Read;
     let mut b = [0; 16];
-    let mut f = File::open("/dev/urandom").map_err(|e| StoreError::io("open", "/dev/urandom", e))?;
+    let mut f =
+        File::open("/dev/urandom").map_err(|e| StoreError::io("open", "/dev/urandom", e))?;
     f.read_exact(&mut b).map_err(|e| StoreError::io("read", "/dev/urandom", e))?;
     Ok(Uuid::from_random(b))
 }
@@ -104,7 +105,9 @@ impl Prepare {
     /// sense or paths are of the wrong kind: nothing was overwritten. [`StoreError::Io`].
     pub fn run(&self) -> Result<Prepared> {
         let at = self.path.display().to_string();
-        if self.size.is_some_and(|s| s < SIZE_MIN) || self.journal_size.is_some_and(|s| s < JOURNAL_MIN) {
+        if self.size.is_some_and(|s| s < SIZE_MIN)
+            || self.journal_size.is_some_and(|s| s < JOURNAL_MIN)
+        {
             return refused(
                 at,
                 format!(
@@ -117,7 +120,10 @@ impl Prepare {
         }
         let others = [&self.journal, &self.meta].into_iter().flatten();
         let all: Vec<&PathBuf> = others.chain([&self.path]).collect();
-        if let Some(twice) = all.iter().enumerate().find_map(|(i, a)| all[..i].iter().any(|b| same(a, b)).then_some(a))
+        if let Some(twice) = all
+            .iter()
+            .enumerate()
+            .find_map(|(i, a)| all[..i].iter().any(|b| same(a, b)).then_some(a))
         {
             return refused(
                 twice.display().to_string(),
@@ -144,7 +150,11 @@ impl Prepare {
         let (journal, meta) = (absolute(&self.journal)?, absolute(&self.meta)?);
         let main = self.path.clone();
         let mut created = Vec::new();
-        let made = self.format(Prepared { main, journal, meta, data_size: 0, journal_size: 0 }, true, &mut created);
+        let made = self.format(
+            Prepared { main, journal, meta, data_size: 0, journal_size: 0 },
+            true,
+            &mut created,
+        );
         made.inspect_err(|e| undo(e, &created))
     }
 
@@ -245,25 +255,43 @@ impl Prepare {
             journal = Some(path("journal"));
         }
         let meta = is_link(&path("meta")).then(|| path("meta"));
-        let plan =
-            Prepared { main: path("block"), journal, meta, data_size: 0, journal_size: journal_size.unwrap_or(0) };
+        let plan = Prepared {
+            main: path("block"),
+            journal,
+            meta,
+            data_size: 0,
+            journal_size: journal_size.unwrap_or(0),
+        };
         let made = self.format(plan, false, created)?;
         Ok(made)
     }
 
     /// Makes missing files of extra devices, checks that nothing of value is overwritten, and
     /// writes labels.
-    fn format(&self, mut made: Prepared, hints: bool, created: &mut Vec<PathBuf>) -> Result<Prepared> {
+    fn format(
+        &self,
+        mut made: Prepared,
+        hints: bool,
+        created: &mut Vec<PathBuf>,
+    ) -> Result<Prepared> {
         let known_ring = self.journal_size.or((made.journal_size > 0).then_some(made.journal_size));
         for (p, size, what) in [
-            (&made.journal, known_ring.unwrap_or(JOURNAL_DEFAULT) / BLOCK * BLOCK, "--journal-size"),
+            (
+                &made.journal,
+                known_ring.unwrap_or(JOURNAL_DEFAULT) / BLOCK * BLOCK,
+                "--journal-size",
+            ),
             (&made.meta, self.meta_size.unwrap_or(0) / BLOCK * BLOCK, "--meta-size"),
         ] {
             let Some(p) = p else { continue };
             let target = fs::read_link(p).unwrap_or_else(|_| p.clone());
             if kind(&target)?.is_none() {
                 if size == 0 {
-                    return refused(target.display().to_string(), "is missing", format!("make it, or give {what}"));
+                    return refused(
+                        target.display().to_string(),
+                        "is missing",
+                        format!("make it, or give {what}"),
+                    );
                 }
                 make_file(&target, HEADER + size, true)?;
                 created.push(target);
@@ -273,7 +301,11 @@ impl Prepare {
         let mut open = |p: &Path| -> Result<Arc<dyn BlockDevice>> {
             let k = kind(p)?;
             if !matches!(k, Some(FileType::RegularFile | FileType::BlockDevice)) {
-                return refused(p.display().to_string(), "is neither a file nor a block device", "give one of these");
+                return refused(
+                    p.display().to_string(),
+                    "is neither a file nor a block device",
+                    "give one of these",
+                );
             }
             claims.push(claim(p, Access::Write)?);
             let dev = open_device(p, Access::Write, Io::Threads)?;
@@ -305,7 +337,8 @@ impl Prepare {
                 wipe_ends(&**dev)?;
             }
         }
-        let size_of = |d: &Arc<dyn BlockDevice>| d.size().map_err(|e| StoreError::io("size", d.name(), e));
+        let size_of =
+            |d: &Arc<dyn BlockDevice>| d.size().map_err(|e| StoreError::io("size", d.name(), e));
         let ring = match (known_ring, &journal) {
             (Some(ring), _) => ring,
             (None, Some(dev)) => size_of(dev)?.saturating_sub(HEADER).min(JOURNAL_MAX),
@@ -381,7 +414,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`Prepare::run`].
-    pub fn create(dir: &Path, fsid: Uuid, osd_uuid: Uuid, osd_id: i32, opts: &StoreOptions) -> Result<()> {
+    pub fn create(
+        dir: &Path,
+        fsid: Uuid,
+        osd_uuid: Uuid,
+        osd_id: i32,
+        opts: &StoreOptions,
+    ) -> Result<()> {
         let prepare = Prepare {
             path: dir.to_owned(),
             journal: None,

@@ -97,8 +97,8 @@ impl Store {
         Ok(found)
     }
 
-    /// The same of an object that is to be made from another one: nobody asks for it soon, and it takes nobody's place in the
-    /// cache.
+    /// The same of an object that is to be made from another one: nobody asks for it soon, and it
+    /// takes nobody's place in the cache.
     pub(crate) fn head_to_be(&self, key: &[u8]) -> Result<Option<Arc<Onode>>> {
         match self.heads.borrow_mut().get(key) {
             Some(known) => Ok(known),
@@ -111,7 +111,9 @@ impl Store {
         Ok(match layers.into_iter().flatten().find_map(|o| o.heads.get(key)) {
             Some(o) => o.clone(),
             None => match self.meta.get(key)? {
-                Some(v) => Some(Arc::new(Onode::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                Some(v) => Some(Arc::new(
+                    Onode::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?,
+                )),
                 None => None,
             },
         })
@@ -130,7 +132,9 @@ impl Store {
         let found = match layers.into_iter().flatten().find_map(|o| o.segments.get(&(id, seg))) {
             Some(s) => s.clone(),
             None => match self.meta.get(&keys::segment(id, seg))? {
-                Some(v) => Some(Arc::new(Segment::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                Some(v) => Some(Arc::new(
+                    Segment::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?,
+                )),
                 None => None,
             },
         };
@@ -148,7 +152,9 @@ impl Store {
         let found = match layers.into_iter().flatten().find_map(|o| o.refs.get(&chunk)) {
             Some(r) => r.clone(),
             None => match self.meta.get(&keys::refs(chunk))? {
-                Some(v) => Some(Arc::new(Refs::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                Some(v) => Some(Arc::new(
+                    Refs::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?,
+                )),
                 None => None,
             },
         };
@@ -166,11 +172,17 @@ impl Store {
         let found = match layers.into_iter().flatten().find_map(|o| o.layers.get(&name)) {
             Some(l) => l.clone(),
             None => match self.meta.get(&keys::layer(name))? {
-                Some(v) => Some(Arc::new(Layer::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                Some(v) => Some(Arc::new(
+                    Layer::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?,
+                )),
                 None => None,
             },
         };
-        self.layers.borrow_mut().insert(&name, found.clone(), 64 + found.as_ref().map_or(0, |l| l.cost()));
+        self.layers.borrow_mut().insert(
+            &name,
+            found.clone(),
+            64 + found.as_ref().map_or(0, |l| l.cost()),
+        );
         Ok(found)
     }
 
@@ -181,7 +193,9 @@ impl Store {
             return Ok(*more);
         }
         let Some(v) = self.meta.get(&keys::omap_owners(id))? else { return Ok(0) };
-        let n = v.first_chunk::<8>().ok_or_else(|| StoreError::corrupt("number of an omap's owners too short"))?;
+        let n = v
+            .first_chunk::<8>()
+            .ok_or_else(|| StoreError::corrupt("number of an omap's owners too short"))?;
         Ok(u64::from_le_bytes(*n))
     }
 
@@ -196,8 +210,16 @@ impl Store {
 
     /// Adds the numbers in `[first, last]` of segments that exist outside a transaction
     /// being staged (or have existed lately).
-    pub(crate) fn stored_segments(&self, id: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
-        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
+    pub(crate) fn stored_segments(
+        &self,
+        id: u64,
+        first: u32,
+        last: u32,
+        found: &mut BTreeSet<u32>,
+    ) -> Result<()> {
+        for o in
+            [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten()
+        {
             found.extend(o.segments.range((id, first)..=(id, last)).map(|((_, n), _)| *n));
         }
         // A map that is newer than what the metadata has is not in it.
@@ -210,16 +232,23 @@ impl Store {
         };
         for pair in self.meta.range(&keys::segment(id, first), &end) {
             let (key, _) = pair?;
-            let n = key.last_chunk::<4>().ok_or_else(|| StoreError::corrupt("segment key too short"))?;
+            let n = key
+                .last_chunk::<4>()
+                .ok_or_else(|| StoreError::corrupt("segment key too short"))?;
             found.insert(u32::from_be_bytes(*n));
         }
         Ok(())
     }
 
     /// The content of a piece of an object's map, checked. Waits.
-    pub(crate) fn read_piece(&self, object: &HObject, offset: u64, piece: &Piece<'_>) -> Result<Vec<u8>> {
-        // Whoever looked whether it can be read may have been answered from memory: here it is, checked once more, since it
-        // gets into what is written.
+    pub(crate) fn read_piece(
+        &self,
+        object: &HObject,
+        offset: u64,
+        piece: &Piece<'_>,
+    ) -> Result<Vec<u8>> {
+        // Whoever looked whether it can be read may have been answered from memory: here it is,
+        // checked once more, since it gets into what is written.
         if let Piece::Plain { run, kind, sums } = piece
             && let Some(found) = self.kept.borrow_mut().get(*run)
         {
@@ -244,7 +273,8 @@ impl Store {
         Ok(buf)
     }
 
-    /// Calls `each` with the sources of a piece, in order; without `caches` data that is on the device comes from there.
+    /// Calls `each` with the sources of a piece, in order; without `caches` data that is on the
+    /// device comes from there.
     fn add_sources(&self, piece: &Piece<'_>, caches: bool, mut each: impl FnMut(Source)) {
         match piece {
             Piece::Plain { run, .. }
@@ -254,13 +284,19 @@ impl Store {
             {
                 each(Source::Memory(data));
             }
-            Piece::Plain { run, kind, sums } => self.sources(*run, *kind, sums).into_iter().for_each(each),
+            Piece::Plain { run, kind, sums } => {
+                self.sources(*run, *kind, sums).into_iter().for_each(each)
+            }
             Piece::Part { blob, skip, len } => {
                 let words = blob.kind.words();
                 let (mut stored, mut at) = (Vec::with_capacity(blob.runs.len()), 0usize);
                 for run in &blob.runs {
                     let n = run.len as usize * words;
-                    stored.extend(self.sources(*run, blob.kind, blob.sums.get(at..at + n).unwrap_or_default()));
+                    stored.extend(self.sources(
+                        *run,
+                        blob.kind,
+                        blob.sums.get(at..at + n).unwrap_or_default(),
+                    ));
                     at += n;
                 }
                 let (skip, len) = ((skip * BLOCK) as usize, (len * BLOCK) as usize);
@@ -331,11 +367,17 @@ impl Store {
         if first >= end {
             return Ok(());
         }
-        for seg_no in maps::numbers(self, o, (first / SEGMENT_BLOCKS) as u32, ((end - 1) / SEGMENT_BLOCKS) as u32)? {
+        for seg_no in maps::numbers(
+            self,
+            o,
+            (first / SEGMENT_BLOCKS) as u32,
+            ((end - 1) / SEGMENT_BLOCKS) as u32,
+        )? {
             let base = u64::from(seg_no) * SEGMENT_BLOCKS;
             let (from, until) = (first.max(base) - base, end.min(base + SEGMENT_BLOCKS) - base);
             if o.base != 0 {
-                View::of(self, o, seg_no, mask(from, until - from))?.each(|l, piece| each(base + l, piece));
+                View::of(self, o, seg_no, mask(from, until - from))?
+                    .each(|l, piece| each(base + l, piece));
             } else if let Some(seg) = self.segment(o.id, seg_no)? {
                 seg.mapped(from, until).for_each(|(l, piece)| each(base + l, piece));
             }
@@ -375,7 +417,14 @@ impl Store {
         }
     }
 
-    fn plan(&self, object: &HObject, o: &Onode, offset: u64, end: u64, caches: bool) -> Result<ReadPlan> {
+    fn plan(
+        &self,
+        object: &HObject,
+        o: &Onode,
+        offset: u64,
+        end: u64,
+        caches: bool,
+    ) -> Result<ReadPlan> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let base = first * BLOCK;
         let mut plan = self.empty_plan(object, base, ((last - first) * BLOCK) as usize);
@@ -387,10 +436,12 @@ impl Store {
                 let len = source.len();
                 // Segments end where the device need not: one read for all that is adjacent.
                 match (parts.last_mut(), &source) {
-                    (Some((start, Source::Device(last, kind, sums))), Source::Device(next, same, more))
-                        if last.start + last.len == next.start
-                            && *start + (last.len * BLOCK) as usize == at
-                            && kind == same =>
+                    (
+                        Some((start, Source::Device(last, kind, sums))),
+                        Source::Device(next, same, more),
+                    ) if last.start + last.len == next.start
+                        && *start + (last.len * BLOCK) as usize == at
+                        && kind == same =>
                     {
                         last.len += next.len;
                         sums.extend_from_slice(more);
@@ -419,8 +470,8 @@ impl Store {
             return Ok(Read::Ready(data));
         }
         let plan = self.plan(object, &o, offset, end, true)?;
-        // Long runs were written past the page cache and are not looked for there. To put much data together takes time that
-        // the caller may not have.
+        // Long runs were written past the page cache and are not looked for there. To put much data
+        // together takes time that the caller may not have.
         let pieces = plan.parts.len();
         let long = |(_, s): &(usize, Source)| match s {
             Source::Device(..) => s.len() >= POOLED_READ,
@@ -452,7 +503,13 @@ impl Store {
 
     /// The usual small read: whole blocks in one piece, in the page cache. `None` if it is
     /// another.
-    fn read_small(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<Option<Bytes>> {
+    fn read_small(
+        &self,
+        object: &HObject,
+        o: &Onode,
+        offset: u64,
+        end: u64,
+    ) -> Result<Option<Bytes>> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let mut found: Option<Result<Bytes>> = None;
         self.for_mapped(o, first, last, |_, piece| {
@@ -460,9 +517,10 @@ impl Store {
             if run.len == last - first && !self.is_pending(run) {
                 found = match self.kept(run) {
                     Some(data) => Some(Ok(data)),
-                    None => {
-                        self.read_cached(object, first * BLOCK, run, kind, sums).transpose().map(|r| r.map(Bytes::from))
-                    }
+                    None => self
+                        .read_cached(object, first * BLOCK, run, kind, sums)
+                        .transpose()
+                        .map(|r| r.map(Bytes::from)),
                 };
             }
         })?;
@@ -477,9 +535,10 @@ impl Store {
         Some(found.own(&self.pool))
     }
 
-    /// Keeps data in memory that a [`ReadPlan`] brought, if there is room for it and it came past the page cache. The caller
-    /// vouches that no transaction that names the object was submitted since the plan was made, and that `data` is all that the
-    /// plan returned, from `offset` of the object on.
+    /// Keeps data in memory that a [`ReadPlan`] brought, if there is room for it and it came past
+    /// the page cache. The caller vouches that no transaction that names the object was submitted
+    /// since the plan was made, and that `data` is all that the plan returned, from `offset` of the
+    /// object on.
     pub fn keep(&self, object: &HObject, offset: u64, data: &Bytes) {
         let mut kept = self.kept.borrow_mut();
         if data.len() < POOLED_READ.min((LEAST_KEPT * BLOCK) as usize)
@@ -491,7 +550,8 @@ impl Store {
         // Only what fills its last block: of another the rest is not in the data.
         let (first, end) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
         let mut runs = Vec::new();
-        // Metadata that cannot be read is the next reader's trouble: the data was read with what was in memory.
+        // Metadata that cannot be read is the next reader's trouble: the data was read with what
+        // was in memory.
         let Ok(Some(o)) = self.onode(object) else { return };
         let mapped = self.for_mapped(&o, first, end, |l, piece| {
             if let Piece::Plain { run, .. } = piece {
@@ -523,7 +583,9 @@ impl Store {
         if !self.block.try_read_at(&mut buf, run.start * BLOCK).map_err(fail)? {
             return Ok(None);
         }
-        for (i, (block, sum)) in buf.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate() {
+        for (i, (block, sum)) in
+            buf.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate()
+        {
             if !kind.holds(block, sum) {
                 let offset = offset + i as u64 * BLOCK;
                 return Err(StoreError::Checksum { object: object.clone().into(), offset });
@@ -556,7 +618,12 @@ impl Store {
     ///
     /// # Errors
     /// Those of reading metadata.
-    pub fn extents(&self, object: &HObject, offset: u64, len: u64) -> Result<Option<Vec<(u64, u64)>>> {
+    pub fn extents(
+        &self,
+        object: &HObject,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<Vec<(u64, u64)>>> {
         let Some(o) = self.onode(object)? else { return Ok(None) };
         let end = offset.saturating_add(len).min(o.size);
         let mut out: Vec<(u64, u64)> = Vec::new();
@@ -582,8 +649,8 @@ impl Store {
         Ok(self.onode(object)?.map(|o| o.attrs.clone()))
     }
 
-    /// Bytes that a change of the object may write anew beside data: its attributes, and where there is not
-    /// plenty of room, an omap that it shares.
+    /// Bytes that a change of the object may write anew beside data: its attributes, and where
+    /// there is not plenty of room, an omap that it shares.
     pub fn beside_data(&self, object: &HObject) -> u64 {
         let Some(o) = self.onode(object).ok().flatten() else { return 0 };
         let attrs: u64 = o.attrs.iter().map(|(k, v)| (8 + k.len() + v.len()) as u64).sum();
@@ -627,7 +694,11 @@ impl Store {
     ///
     /// # Errors
     /// Those of reading metadata.
-    pub fn omap_get(&self, object: &HObject, keys: &[Bytes]) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+    pub fn omap_get(
+        &self,
+        object: &HObject,
+        keys: &[Bytes],
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         let Some(o) = self.onode(object)? else { return Ok(None) };
         let mut out = Vec::new();
         if o.omap == 0 {
@@ -719,11 +790,18 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut streams: Vec<Stream<'_, Bytes, ()>> = Vec::with_capacity(3);
-        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
-            let range = o.heads.range::<[u8], _>((Bound::Included(from.as_slice()), Bound::Excluded(until.as_slice())));
+        for o in
+            [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten()
+        {
+            let range = o.heads.range::<[u8], _>((
+                Bound::Included(from.as_slice()),
+                Bound::Excluded(until.as_slice()),
+            ));
             streams.push(Box::new(range.map(|(k, v)| Ok((k.clone(), v.as_ref().map(|_| ()))))));
         }
-        streams.push(Box::new(self.meta.range(&from, &until).map(|pair| pair.map(|(k, _)| (k, Some(()))))));
+        streams.push(Box::new(
+            self.meta.range(&from, &until).map(|pair| pair.map(|(k, _)| (k, Some(())))),
+        ));
         Merge::new(streams).take(max).map(|k| keys::parse_object(&k?.0)).collect()
     }
 
@@ -745,14 +823,18 @@ impl Store {
     /// Those of reading metadata.
     pub fn meta_range(&self, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>> {
         let mut streams: Vec<Stream<'_, Bytes, Bytes>> = Vec::with_capacity(3);
-        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
+        for o in
+            [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten()
+        {
             let range = o.meta.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
             let own = range.take_while(move |(k, _)| k.starts_with(prefix));
             streams.push(Box::new(own.map(|(k, v)| Ok((k.clone(), v.clone())))));
         }
         let key = keys::meta(prefix);
         let stored = self.meta.range(&key, &keys::prefix_end(&key));
-        streams.push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(1.min(k.len())..), Some(v))))));
+        streams.push(Box::new(
+            stored.map(|pair| pair.map(|(k, v)| (k.slice(1.min(k.len())..), Some(v)))),
+        ));
         Merge::new(streams).collect()
     }
 
@@ -768,7 +850,8 @@ impl Store {
             all.extend(checkpoint::decode_chunk(&pair?.1)?);
         }
         all.retain(|(v, _)| trimmed.is_none_or(|t| *v > t));
-        let layers: [Option<&Overlay>; 2] = [self.frozen.as_ref().map(|f| &*f.overlay), Some(&self.active)];
+        let layers: [Option<&Overlay>; 2] =
+            [self.frozen.as_ref().map(|f| &*f.overlay), Some(&self.active)];
         for delta in layers.into_iter().flatten().filter_map(|o| o.logs.get(&pg)) {
             delta.apply(&mut all);
         }

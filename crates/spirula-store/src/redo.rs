@@ -414,7 +414,11 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
                 .collect::<Result<Vec<_>, DecodeError>>()?;
             let mapped: u64 = runs.iter().map(|r| r.len).sum();
             let is_none = |r: &PhysRun| r.len == 0 || r.start >= segment::PHYS_MAX;
-            if len == 0 || first + len > SEGMENT_BLOCKS || (mapped != len && mapped != 0) || runs.iter().any(is_none) {
+            if len == 0
+                || first + len > SEGMENT_BLOCKS
+                || (mapped != len && mapped != 0)
+                || runs.iter().any(is_none)
+            {
                 return Err(DecodeError::Value { what: "block map patch", value: first as i64 });
             }
             let kind = segment::decode_kind(d)?;
@@ -435,7 +439,9 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
         LOG_REMOVE => Redo::LogRemove { pg: d.get()? },
         TAKEN => Redo::Taken { run: run(d)?, image: d.bool()? },
         FREED => Redo::Freed { run: run(d)? },
-        COUNTERS => Redo::Counters(Counters { next_id: d.u64()?, objects: d.u64()?, stored: d.u64()? }),
+        COUNTERS => {
+            Redo::Counters(Counters { next_id: d.u64()?, objects: d.u64()?, stored: d.u64()? })
+        }
         SEGMENT => Redo::Segment { id: d.u64()?, seg: d.u32()?, value: Segment::decode(d)? },
         REFERENCED => Redo::Referenced { run: run(d)? },
         UNREFERENCED => Redo::Unreferenced { run: run(d)? },

@@ -45,7 +45,8 @@ impl Refs {
         let last = from + new.len();
         self.runs.splice(from..to, new);
         for i in (from.max(1)..=last).rev() {
-            if let (Some((f, l, n)), Some((next, more, m))) = (self.runs.get(i - 1).copied(), self.runs.get(i).copied())
+            if let (Some((f, l, n)), Some((next, more, m))) =
+                (self.runs.get(i - 1).copied(), self.runs.get(i).copied())
                 && (f + l, n) == (next, m)
             {
                 self.runs[i - 1] = (f, l + more, n);
@@ -59,7 +60,10 @@ impl Refs {
     #[must_use]
     pub fn add(&mut self, first: u64, len: u64) -> bool {
         let (mut at, end) = (first as u8, (first + len).min(CHUNK) as u8);
-        if self.shared().any(|(f, l, n)| n == u32::MAX && f < u64::from(end) && u64::from(at) < f + l) {
+        if self
+            .shared()
+            .any(|(f, l, n)| n == u32::MAX && f < u64::from(end) && u64::from(at) < f + l)
+        {
             return false;
         }
         let (from, to) = (self.cut(at), self.cut(end));
@@ -135,7 +139,10 @@ impl Refs {
                 let (first, len, n) = (d.u8()?, d.u8()?, d.u32()?);
                 let end = u64::from(first) + u64::from(len);
                 if len == 0 || n == 0 || u64::from(first) < at || end > CHUNK {
-                    return Err(DecodeError::Value { what: "reference count run", value: first.into() });
+                    return Err(DecodeError::Value {
+                        what: "reference count run",
+                        value: first.into(),
+                    });
                 }
                 at = end;
                 Ok((first, len, n))

@@ -52,9 +52,14 @@ pub(crate) fn runs_of(mut bits: u128) -> impl Iterator<Item = (u64, u64)> {
 struct Run(u64);
 
 impl Run {
-    /// `len` (1 to 128) logical blocks of a segment from `first` on, in `place`: the first block on the device, or [`IN_BLOB`].
+    /// `len` (1 to 128) logical blocks of a segment from `first` on, in `place`: the first block on
+    /// the device, or [`IN_BLOB`].
     fn new(first: u64, len: u64, place: u64) -> Self {
-        debug_assert!((1..=SEGMENT_BLOCKS).contains(&len) && first + len <= SEGMENT_BLOCKS && place >> 48 == 0);
+        debug_assert!(
+            (1..=SEGMENT_BLOCKS).contains(&len)
+                && first + len <= SEGMENT_BLOCKS
+                && place >> 48 == 0
+        );
         Self(first | len << 8 | place << 16)
     }
 
@@ -151,7 +156,8 @@ impl Piece<'_> {
         match self {
             Self::Plain { run, kind, sums } => {
                 let (from, words) = (skip as usize, kind.words());
-                let sums = sums.get(from * words..(from + len as usize) * words).unwrap_or_default();
+                let sums =
+                    sums.get(from * words..(from + len as usize) * words).unwrap_or_default();
                 Self::Plain { run: PhysRun { start: run.start + skip, len }, kind: *kind, sums }
             }
             Self::Part { blob, skip: before, .. } => Self::Part { blob, skip: before + skip, len },
@@ -296,9 +302,15 @@ impl Segment {
                 None => {
                     let from = sums_at + skip as usize;
                     let sums = self.sums.get(from * words..(from + len as usize) * words)?;
-                    Piece::Plain { run: PhysRun { start: r.place() + skip, len }, kind: self.kind, sums }
+                    Piece::Plain {
+                        run: PhysRun { start: r.place() + skip, len },
+                        kind: self.kind,
+                        sums,
+                    }
                 }
-                Some(slot) => Piece::Part { blob: self.blob(slot)?, skip: (r.place() & 0xffff) + skip, len },
+                Some(slot) => {
+                    Piece::Part { blob: self.blob(slot)?, skip: (r.place() & 0xffff) + skip, len }
+                }
             };
             Some((a, piece))
         })
@@ -307,7 +319,15 @@ impl Segment {
     /// Maps `[first, first + len)` to `new` (together `len` blocks, with sums of `kind`,
     /// which must be what [`Segment::kind`] says), or to nothing if `new` is empty. What was
     /// mapped there is added to `out`.
-    pub fn replace(&mut self, first: u64, len: u64, new: &[PhysRun], kind: Checksum, sums: &[u32], out: &mut Released) {
+    pub fn replace(
+        &mut self,
+        first: u64,
+        len: u64,
+        new: &[PhysRun],
+        kind: Checksum,
+        sums: &[u32],
+        out: &mut Released,
+    ) {
         if self.sums.is_empty() {
             self.kind = kind;
         }
@@ -322,7 +342,14 @@ impl Segment {
 
     /// Maps `[first, first + len)` to the content of `blob` from block `skip`. True if the
     /// segment did not refer to that blob yet.
-    pub fn put_blob(&mut self, first: u64, len: u64, blob: &Arc<Blob>, skip: u64, out: &mut Released) -> bool {
+    pub fn put_blob(
+        &mut self,
+        first: u64,
+        len: u64,
+        blob: &Arc<Blob>,
+        skip: u64,
+        out: &mut Released,
+    ) -> bool {
         let known = self.blobs.iter().find(|(_, b)| b.runs == blob.runs).map(|(s, _)| *s);
         let slot = known.unwrap_or_else(|| {
             // At most 128 runs, so at most as many blobs: there is a free number.
@@ -335,7 +362,14 @@ impl Segment {
         known.is_none()
     }
 
-    fn splice(&mut self, first: u64, len: u64, new: impl Iterator<Item = Run>, sums: &[u32], out: &mut Released) {
+    fn splice(
+        &mut self,
+        first: u64,
+        len: u64,
+        new: impl Iterator<Item = Run>,
+        sums: &[u32],
+        out: &mut Released,
+    ) {
         let end = first + len;
         if let Some(hides) = &mut self.hides {
             *hides |= mask(first, len);
@@ -456,7 +490,8 @@ impl Segment {
         for _ in 0..count {
             let slot = d.u8()?;
             let code = d.u8()?;
-            let algorithm = Algorithm::from_byte(code).ok_or_else(|| bad("compression algorithm", code.into()))?;
+            let algorithm = Algorithm::from_byte(code)
+                .ok_or_else(|| bad("compression algorithm", code.into()))?;
             let (content, stored) = (d.u8()?, d.u32()?);
             let kind = decode_kind(d)?;
             let n = d.u8()?;
@@ -467,13 +502,16 @@ impl Segment {
                 })
                 .collect::<Result<Vec<_>, _>>()?;
             let blocks: u64 = runs.iter().map(|r| r.len).sum();
-            if u64::from(stored).div_ceil(crate::BLOCK) != blocks || u64::from(content) > SEGMENT_BLOCKS {
+            if u64::from(stored).div_ceil(crate::BLOCK) != blocks
+                || u64::from(content) > SEGMENT_BLOCKS
+            {
                 return Err(bad("blob length", stored.into()));
             }
             let sums = words(d, blocks as usize * kind.words())?;
             blobs.push((slot, Arc::new(Blob { algorithm, content, stored, kind, runs, sums })));
         }
-        let hides = if over { Some(u128::from(d.u64()?) | u128::from(d.u64()?) << 64) } else { None };
+        let hides =
+            if over { Some(u128::from(d.u64()?) | u128::from(d.u64()?) << 64) } else { None };
         let s = Self { runs, kind, sums, blobs, hides };
         if let Some(r) = s.runs.iter().find(|r| mask(r.first(), r.len()) & !s.hides() != 0) {
             return Err(bad("block map run over another map", r.first()));
@@ -556,15 +594,30 @@ mod tests {
         assert_eq!(Segment::decode(&mut Decoder::new(&all)).unwrap(), s);
         assert!(s.clone().cost() < 1800, "{} bytes for 128 blocks in pieces", s.clone().cost());
         // As an older program wrote it: blocks 5 and 6 in 9 and 10.
-        let old = [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]].concat();
+        let old =
+            [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]]
+                .concat();
         let s = Segment::decode(&mut Decoder::new(&old)).unwrap();
         assert_eq!(see(&s)[5..7], [Some(Slot::Plain(9, 1)), Some(Slot::Plain(10, 2))]);
         // In a place that no device has.
-        let far = [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 128, 0, 0][..], &[0], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]].concat();
+        let far = [
+            &[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 128, 0, 0][..],
+            &[0],
+            &[1, 0, 0, 0, 2, 0, 0, 0],
+            &[0],
+        ]
+        .concat();
         assert!(Segment::decode(&mut Decoder::new(&far)).is_err());
-        let bad =
-            |all: u64| Segment::decode(&mut Decoder::new(&[&[1, 0x80][..], &all.to_le_bytes(), &[0; 9]].concat()));
-        assert!(bad(0x1_0000_0100).is_ok() && bad(0x1_0000_0000).is_err() && bad(0x1_0000_01ff).is_err());
+        let bad = |all: u64| {
+            Segment::decode(&mut Decoder::new(
+                &[&[1, 0x80][..], &all.to_le_bytes(), &[0; 9]].concat(),
+            ))
+        };
+        assert!(
+            bad(0x1_0000_0100).is_ok()
+                && bad(0x1_0000_0000).is_err()
+                && bad(0x1_0000_01ff).is_err()
+        );
     }
 
     proptest! {

@@ -50,7 +50,8 @@ pub(crate) fn find(dev: &dyn BlockDevice) -> Result<Option<String>> {
             Err(_) => "a spirula store, damaged or of another version".to_owned(),
         }));
     }
-    let there = |(_, at, bytes): &&(&str, usize, &[u8])| start.get(*at..at + bytes.len()) == Some(*bytes);
+    let there =
+        |(_, at, bytes): &&(&str, usize, &[u8])| start.get(*at..at + bytes.len()) == Some(*bytes);
     if let Some((kind, ..)) = KNOWN.iter().find(there) {
         return Ok(Some((*kind).to_owned()));
     }
@@ -60,7 +61,9 @@ pub(crate) fn find(dev: &dyn BlockDevice) -> Result<Option<String>> {
     let mut end = vec![0; n as usize];
     dev.read_at(&mut end, size - n).map_err(fail)?;
     if end.windows(8).any(|w| w == b"EFI PART") {
-        return Ok(Some("a partition table (GPT), of which the copy at the end is left".to_owned()));
+        return Ok(Some(
+            "a partition table (GPT), of which the copy at the end is left".to_owned(),
+        ));
     }
     Ok(end.iter().any(|b| *b != 0).then(|| "data (its last MiB is not empty)".to_owned()))
 }

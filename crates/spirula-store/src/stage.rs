@@ -105,10 +105,15 @@ pub(crate) struct Stage<'s> {
 
 impl<'s> Stage<'s> {
     pub fn new(s: &'s mut Store, txn: &Transaction) -> Self {
-        let grows =
-            |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. });
+        let grows = |op: &ObjectOp| {
+            matches!(
+                op,
+                ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. }
+            )
+        };
         // Of an object that gets another name no more than attributes changes.
-        let updates = || txn.objects.iter().enumerate().filter(|(n, _)| moved(&txn.objects, *n).is_none());
+        let updates =
+            || txn.objects.iter().enumerate().filter(|(n, _)| moved(&txn.objects, *n).is_none());
         let adds_data = updates().flat_map(|(_, u)| &u.ops).any(grows);
         let reserve = if adds_data { s.reserve() + s.booked_blocks() } else { 0 };
         let adds = updates().any(|(_, u)| adds(&u.ops));
@@ -195,7 +200,10 @@ impl<'s> Stage<'s> {
             } else {
                 s.heads.get_mut().insert(&key, onode.clone(), cost);
             }
-            if planted!(CachedRecordFreed) && !head.quiet && s.heads.borrow_mut().get(&key).is_none() {
+            if planted!(CachedRecordFreed)
+                && !head.quiet
+                && s.heads.borrow_mut().get(&key).is_none()
+            {
                 continue;
             }
             s.active.put_head(key, onode);
@@ -297,7 +305,9 @@ impl<'s> Stage<'s> {
         let limit = self.s.record_max();
         self.space.retain(|(_, by)| by.iter().any(|n| *n != 0));
         // At most; what is said of blocks and pools below included.
-        let most = self.redo.len() + 18 * (self.taken.len() + self.freed.len()) + 64 * (self.space.len() + 1);
+        let most = self.redo.len()
+            + 18 * (self.taken.len() + self.freed.len())
+            + 64 * (self.space.len() + 1);
         let large = most > self.s.journaled_changes();
         let direct = large || data > JOURNALED_PAYLOAD.min(limit as usize / 2);
         for run in &self.taken {
@@ -319,10 +329,20 @@ impl<'s> Stage<'s> {
         }
         if changes > self.s.large_redo() || self.copying > 0 {
             // What only removes is taken while it is likely to fit.
-            let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.meta_entries];
+            let maps = [
+                self.heads.len(),
+                self.segments.len(),
+                self.refs.len(),
+                self.omap.len(),
+                self.meta_entries,
+            ];
             let entries = maps.iter().sum::<usize>() as u64;
             let large = changes > self.s.large_redo();
-            let own = if large { self.s.meta.need(changes as u64, entries, self.s.overlay_bound()) } else { 0 };
+            let own = if large {
+                self.s.meta.need(changes as u64, entries, self.s.overlay_bound())
+            } else {
+                0
+            };
             let needed = own + self.copying;
             let available = self.s.metadata_room();
             // A name takes no room to speak of, unless it has attributes without end.
@@ -362,13 +382,20 @@ impl<'s> Stage<'s> {
                 let made = matches!(ops.first(), Some(ObjectOp::CloneFrom(_)));
                 let before = if made { self.s.head_to_be(&key)? } else { self.s.head(&key)? };
                 let quiet = made && before.is_none();
-                Box::new(StagedHead { pool: self.pool, quiet, now: before.as_deref().cloned(), before })
+                Box::new(StagedHead {
+                    pool: self.pool,
+                    quiet,
+                    now: before.as_deref().cloned(),
+                    before,
+                })
             }
         };
         for op in ops {
             self.op(object, &mut head.now, op)?;
         }
-        if let Some(o) = head.now.as_ref().filter(|_| ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_)))) {
+        if let Some(o) =
+            head.now.as_ref().filter(|_| ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_))))
+        {
             let size = o.attrs.iter().map(|(k, v)| limits::pair_size(k, v)).sum();
             limits::check("attributes", size, ATTRS_STORED_MAX)?;
         }
@@ -405,12 +432,18 @@ impl<'s> Stage<'s> {
         };
         if matches!(
             op,
-            ObjectOp::OmapSet(_) | ObjectOp::OmapRm(_) | ObjectOp::OmapRmRange { .. } | ObjectOp::OmapSetHeader(_)
+            ObjectOp::OmapSet(_)
+                | ObjectOp::OmapRm(_)
+                | ObjectOp::OmapRmRange { .. }
+                | ObjectOp::OmapSetHeader(_)
         ) {
             self.own_omap(o)?;
         }
         match op {
-            ObjectOp::Touch | ObjectOp::Remove | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => {}
+            ObjectOp::Touch
+            | ObjectOp::Remove
+            | ObjectOp::CloneFrom(_)
+            | ObjectOp::CloneRange { .. } => {}
             ObjectOp::AllocHint(flags) => o.hints = *flags,
             ObjectOp::Write { offset, data } => self.write(object, o, *offset, data)?,
             ObjectOp::Zero { offset, length } => self.zero(object, o, *offset, *length)?,
@@ -467,7 +500,11 @@ impl<'s> Stage<'s> {
             return;
         }
         self.redo.omap_range_gone(id, first, last);
-        let set: Vec<_> = self.omap.range((id, first.clone())..(id, last.clone())).map(|(k, _)| k.clone()).collect();
+        let set: Vec<_> = self
+            .omap
+            .range((id, first.clone())..(id, last.clone()))
+            .map(|(k, _)| k.clone())
+            .collect();
         set.iter().for_each(|k| drop(self.omap.remove(k)));
         self.gone.add(id, &Bytes::copy_from_slice(first), &Bytes::copy_from_slice(last));
     }
@@ -506,17 +543,25 @@ fn space_of(space: &mut Vec<(i64, [i64; 5])>, pool: i64) -> &mut [i64; 5] {
     &mut space[at].1
 }
 
-/// Where update `n` clones an object that the next one removes, and changes nothing of the clone but attributes: that object.
-/// So an erasure-coded pool keeps what it deletes for as long as that may have to be undone, and any pool what a snapshot shows.
-/// The object goes on under the other name, and nothing of it is copied: a store without room for metadata takes that as it
-/// takes any deletion.
+/// Where update `n` clones an object that the next one removes, and changes nothing of the clone
+/// but attributes: that object. So an erasure-coded pool keeps what it deletes for as long as that
+/// may have to be undone, and any pool what a snapshot shows. The object goes on under the other
+/// name, and nothing of it is copied: a store without room for metadata takes that as it takes any
+/// deletion.
 fn moved(updates: &[ObjectUpdate], n: usize) -> Option<&HObject> {
     let (update, next) = (updates.get(n)?, updates.get(n + 1)?);
     let Some((ObjectOp::CloneFrom(from), rest)) = update.ops.split_first() else { return None };
-    let attr = |op: &ObjectOp| matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::RmAttr(_) | ObjectOp::ClearAttrs);
-    let goes = matches!(next.ops.first(), Some(ObjectOp::Remove)) && next.object == *from && !planted!(DeletionCopies);
-    (goes && update.object != *from && pool_of(from) == pool_of(&update.object) && rest.iter().all(attr))
-        .then_some(from)
+    let attr = |op: &ObjectOp| {
+        matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::RmAttr(_) | ObjectOp::ClearAttrs)
+    };
+    let goes = matches!(next.ops.first(), Some(ObjectOp::Remove))
+        && next.object == *from
+        && !planted!(DeletionCopies);
+    (goes
+        && update.object != *from
+        && pool_of(from) == pool_of(&update.object)
+        && rest.iter().all(attr))
+    .then_some(from)
 }
 
 /// Does this let an object's metadata grow? What also takes something away (a delete, a cut)
@@ -560,8 +605,8 @@ fn take_id(counters: &mut Counters) -> u64 {
     id
 }
 
-/// The pool an object's space counts for: a temporary object's is the one it will move to, and shards with what
-/// is kept to undo changes share theirs, as they share blocks.
+/// The pool an object's space counts for: a temporary object's is the one it will move to, and
+/// shards with what is kept to undo changes share theirs, as they share blocks.
 pub(crate) fn pool_of(object: &HObject) -> i64 {
     spirula_types::pool_of_store(if object.pool < -1 { -2 - object.pool } else { object.pool })
 }
@@ -576,6 +621,10 @@ fn check_key(what: &'static str, key: &[u8]) -> Result<()> {
 fn end_of(offset: u64, length: u64) -> Result<u64> {
     match offset.checked_add(length) {
         Some(end) if end <= OBJECT_MAX => Ok(end),
-        end => Err(StoreError::TooLarge { what: "object", size: end.unwrap_or(u64::MAX), limit: OBJECT_MAX }),
+        end => Err(StoreError::TooLarge {
+            what: "object",
+            size: end.unwrap_or(u64::MAX),
+            limit: OBJECT_MAX,
+        }),
     }
 }

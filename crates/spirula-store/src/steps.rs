@@ -68,7 +68,12 @@ impl Store {
     ///
     /// # Errors
     /// As [`crate::Prepare::run`].
-    pub fn format(devices: &Devices, identity: Identity, draw: [Uuid; 4], journal_size: u64) -> Result<()> {
+    pub fn format(
+        devices: &Devices,
+        identity: Identity,
+        draw: [Uuid; 4],
+        journal_size: u64,
+    ) -> Result<()> {
         let [store_uuid, main, journal, meta] = draw;
         let plan = Plan {
             identity,
@@ -159,7 +164,10 @@ impl Store {
             let _guard = guard;
             work();
         };
-        std::thread::Builder::new().name(name).spawn(run).map_err(|e| StoreError::io("start", "thread", e))
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(run)
+            .map_err(|e| StoreError::io("start", "thread", e))
     }
 }
 
@@ -173,7 +181,8 @@ mod tests {
 
     fn write(n: u8) -> Transaction {
         let object = HObject::head(1, "".into(), "".into(), "o".into());
-        let ops = vec![ObjectOp::Touch, ObjectOp::Write { offset: 0, data: vec![n; 100 << 10].into() }];
+        let ops =
+            vec![ObjectOp::Touch, ObjectOp::Write { offset: 0, data: vec![n; 100 << 10].into() }];
         Transaction { objects: vec![ObjectUpdate { object, ops }], meta: Vec::new() }
     }
 
@@ -183,7 +192,14 @@ mod tests {
         let open = || {
             let seen = durable.clone();
             let done = Box::new(move |seq| *seen.lock().unwrap() = seq);
-            Store::open_stepped(&world.devices(), Some(IDENTITY), &tiny(), done, Box::new(|e| panic!("{e}"))).unwrap()
+            Store::open_stepped(
+                &world.devices(),
+                Some(IDENTITY),
+                &tiny(),
+                done,
+                Box::new(|e| panic!("{e}")),
+            )
+            .unwrap()
         };
         let mut s = open();
         let first = s.submit(write(1)).unwrap();

@@ -55,8 +55,9 @@ pub struct StoreOptions {
     pub journal_size: u64,
     /// Memory budget of caches, allocator and overlays, bytes; not kept on disk.
     pub cache_bytes: usize,
-    /// Most bytes of data of large reads that are kept in memory, beside `cache_bytes`; 0: none. Their buffers are of `pool`, and
-    /// do not count there as long as they are kept. Not kept on disk.
+    /// Most bytes of data of large reads that are kept in memory, beside `cache_bytes`; 0: none.
+    /// Their buffers are of `pool`, and do not count there as long as they are kept. Not kept on
+    /// disk.
     pub kept_bytes: usize,
     /// Buffers for large reads and for journal frames.
     pub pool: PayloadPool,
@@ -84,7 +85,8 @@ pub struct Statfs {
     pub kept: u64,
     /// Data in objects, without rounding.
     pub stored: u64,
-    /// The same, where what clones share counts once; of compressed data it counts for each, as what it was.
+    /// The same, where what clones share counts once; of compressed data it counts for each, as
+    /// what it was.
     pub packed: u64,
     /// Number of objects.
     pub objects: u64,
@@ -114,18 +116,26 @@ pub struct PoolSpace {
 }
 
 impl PoolSpace {
-    /// Data in objects, where what clones share counts once. Clones share whole blocks, and what is stored of small objects is less
-    /// than the blocks that they take: the lesser of both.
+    /// Data in objects, where what clones share counts once. Clones share whole blocks, and what is
+    /// stored of small objects is less than the blocks that they take: the lesser of both.
     fn packed(&self) -> u64 {
         let plain = self.allocated.saturating_sub(self.compressed_allocated);
         self.stored.min(plain.saturating_add(self.compressed_original))
     }
 
     fn fields(&self) -> [u64; 5] {
-        [self.stored, self.allocated, self.compressed, self.compressed_allocated, self.compressed_original]
+        [
+            self.stored,
+            self.allocated,
+            self.compressed,
+            self.compressed_allocated,
+            self.compressed_original,
+        ]
     }
 
-    fn from_fields([stored, allocated, compressed, compressed_allocated, compressed_original]: [u64; 5]) -> Self {
+    fn from_fields(
+        [stored, allocated, compressed, compressed_allocated, compressed_original]: [u64; 5],
+    ) -> Self {
         Self { stored, allocated, compressed, compressed_allocated, compressed_original }
     }
 
@@ -262,8 +272,8 @@ impl Store {
             self.admit()?;
             tried = self.try_submit(txn, packed);
         }
-        // So may be what is beside the journal or booked until a checkpoint, what was deleted since the last one,
-        // or waits to be purged.
+        // So may be what is beside the journal or booked until a checkpoint, what was deleted since
+        // the last one, or waits to be purged.
         if missing(&tried).is_some_and(|bytes| self.may_gain(bytes)) {
             self.gain()?;
             self.admit()?;
@@ -277,7 +287,8 @@ impl Store {
         let waits = self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0;
         let beside = self.beside.iter().map(|(_, run)| run.len * BLOCK);
         let held: u64 = beside.chain(self.booked.iter().map(|(_, n)| *n)).sum();
-        held > 0 && bytes <= held && !planted!(BesideNotAwaited) || self.shared.meta_short() && waits
+        held > 0 && bytes <= held && !planted!(BesideNotAwaited)
+            || self.shared.meta_short() && waits
     }
 
     /// Makes a checkpoint and lets removed omaps be purged, until there is space for
@@ -290,7 +301,8 @@ impl Store {
         self.freeze(false);
         let seq = self.seq;
         self.wait(|s| {
-            s.checkpointed.load(Ordering::Acquire) >= seq && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
+            s.checkpointed.load(Ordering::Acquire) >= seq
+                && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
         });
         Ok(())
     }
@@ -371,7 +383,10 @@ impl Store {
         let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
         let done = if planted!(BesideReusedEarly) { written } else { checkpointed };
         while let Some((_, run)) = self.beside.pop_front_if(|(seq, _)| *seq <= done) {
-            assert!(self.alloc().mark_free(run), "blocks {run:?} beside the journal were free already");
+            assert!(
+                self.alloc().mark_free(run),
+                "blocks {run:?} beside the journal were free already"
+            );
             self.holes.freed(run, self.room.short());
         }
         while self.booked.pop_front_if(|(seq, _)| *seq <= checkpointed).is_some() {}
@@ -401,7 +416,8 @@ impl Store {
     }
 
     fn freeze_if_due(&mut self) {
-        let due = self.active.cost >= self.overlay_limit() || self.ring_used() >= self.ring_size / 3;
+        let due =
+            self.active.cost >= self.overlay_limit() || self.ring_used() >= self.ring_size / 3;
         if due && self.frozen.is_none() && self.seq > self.frozen_seq {
             self.freeze(false);
         }
@@ -463,8 +479,8 @@ impl Store {
         self.shared.push(Item::Checkpoint(Box::new(job)));
     }
 
-    /// Would changes of so many bytes beside data, of so many pairs or keys, be taken now? They are in memory and
-    /// beside the journal first, and in the metadata after the next checkpoint.
+    /// Would changes of so many bytes beside data, of so many pairs or keys, be taken now? They are
+    /// in memory and beside the journal first, and in the metadata after the next checkpoint.
     pub fn has_room_for(&self, bytes: u64, entries: u64) -> bool {
         let kept = self.reserve() + self.booked_blocks();
         let free = self.alloc().free().saturating_sub(kept) * BLOCK;
@@ -574,7 +590,8 @@ impl Store {
         let (total, used) = (blocks * BLOCK, (blocks - free - metadata) * BLOCK);
         let offered = free.saturating_sub(self.reserve()) * BLOCK;
         let on_disk = self.meta.disk_space();
-        let (inside, beside) = if self.meta.shares(&self.alloc) { (on_disk, 0) } else { (0, on_disk) };
+        let (inside, beside) =
+            if self.meta.shares(&self.alloc) { (on_disk, 0) } else { (0, on_disk) };
         Statfs {
             total,
             available: offered.min(room),
@@ -591,8 +608,9 @@ impl Store {
         }
     }
 
-    /// Blocks that are durably free, and that nobody has taken note of: the transaction that freed them was the last one, and its blocks
-    /// were written after it was acknowledged. The next one finds them before it looks for space.
+    /// Blocks that are durably free, and that nobody has taken note of: the transaction that freed
+    /// them was the last one, and its blocks were written after it was acknowledged. The next one
+    /// finds them before it looks for space.
     fn awaits_note(&self) -> u64 {
         let written = self.shared.written.load(Ordering::Acquire);
         self.freed.iter().take_while(|(seq, _)| *seq <= written).map(|(_, run)| run.len).sum()
@@ -616,7 +634,11 @@ impl Store {
     }
 
     pub(crate) fn put_layer(&mut self, name: u64, layer: Option<Arc<Layer>>) {
-        self.layers.borrow_mut().refresh(&name, &layer, 64 + layer.as_ref().map_or(0, |l| l.cost()));
+        self.layers.borrow_mut().refresh(
+            &name,
+            &layer,
+            64 + layer.as_ref().map_or(0, |l| l.cost()),
+        );
         self.active.put_layer(name, layer);
     }
 

@@ -52,7 +52,9 @@ impl Checksum {
     /// Appends the sum of `block`.
     pub(crate) fn push(self, block: &[u8], out: &mut Vec<u32>) {
         match self {
-            Self::Crc32c | Self::Crc32c16 | Self::Crc32c8 => out.push(self.of_crc(crc32c(u32::MAX, block))),
+            Self::Crc32c | Self::Crc32c16 | Self::Crc32c8 => {
+                out.push(self.of_crc(crc32c(u32::MAX, block)))
+            }
             Self::Xxhash64 => {
                 let sum = xxh64(block, 0);
                 out.extend([sum as u32, (sum >> 32) as u32]);
@@ -63,8 +65,12 @@ impl Checksum {
     /// Is `sum` (its words) that of `block`?
     pub(crate) fn holds(self, block: &[u8], sum: &[u32]) -> bool {
         match (self, sum) {
-            (Self::Crc32c | Self::Crc32c16 | Self::Crc32c8, [s]) => self.of_crc(crc32c(u32::MAX, block)) == *s,
-            (Self::Xxhash64, [low, high]) => xxh64(block, 0) == u64::from(*low) | u64::from(*high) << 32,
+            (Self::Crc32c | Self::Crc32c16 | Self::Crc32c8, [s]) => {
+                self.of_crc(crc32c(u32::MAX, block)) == *s
+            }
+            (Self::Xxhash64, [low, high]) => {
+                xxh64(block, 0) == u64::from(*low) | u64::from(*high) << 32
+            }
             _ => false,
         }
     }
@@ -85,7 +91,9 @@ mod tests {
             assert_eq!(Checksum::from_byte(kind.byte()), Some(kind));
         }
         let mut sums = Vec::new();
-        [Checksum::Crc32c, Checksum::Crc32c16, Checksum::Crc32c8].iter().for_each(|k| k.push(b"one block", &mut sums));
+        [Checksum::Crc32c, Checksum::Crc32c16, Checksum::Crc32c8]
+            .iter()
+            .for_each(|k| k.push(b"one block", &mut sums));
         assert_eq!((sums[1], sums[2]), (sums[0] & 0xffff, sums[0] & 0xff));
         // The reference value of xxHash64 of nothing.
         let mut sum = Vec::new();

@@ -32,12 +32,13 @@ const LAYERS: u64 = 8;
 /// Feature bit: an omap may be a copy that is still to be made. A reader that does not know such
 /// a change would refuse the journal as damaged.
 const OMAP_COPIES: u64 = 16;
-/// Feature bit: a layer may say itself whose names it knows, and an object what is below it. A reader that does not
-/// know that would look for a record that is not there.
+/// Feature bit: a layer may say itself whose names it knows, and an object what is below it. A
+/// reader that does not know that would look for a record that is not there.
 const COUPLES: u64 = 32;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS | OMAP_COPIES | COUPLES;
+const KNOWN_FEATURES: u64 =
+    FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS | OMAP_COPIES | COUPLES;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.
@@ -210,7 +211,13 @@ impl Label {
     /// "journal device of osd.3 of cluster …".
     pub fn describe(&self) -> String {
         let i = &self.identity;
-        format!("the {} of osd.{} of cluster {} (store {})", self.role.name(), i.osd_id, i.fsid, self.store_uuid)
+        format!(
+            "the {} of osd.{} of cluster {} (store {})",
+            self.role.name(),
+            i.osd_id,
+            i.fsid,
+            self.store_uuid
+        )
     }
 }
 
@@ -223,7 +230,8 @@ fn write_copies(dev: &dyn BlockDevice, mut o: Encoder, good: usize) -> Result<()
     let copy = Aligned::of(o.as_slice());
     for at in COPIES.into_iter().cycle().skip(good + 1).take(2) {
         if planted!(SuperblockCopiesTogether) {
-            dev.write_at(&[copy.as_ref()], at).map_err(|e| StoreError::io("write", dev.name(), e))?;
+            dev.write_at(&[copy.as_ref()], at)
+                .map_err(|e| StoreError::io("write", dev.name(), e))?;
             continue;
         }
         dev.write_durable(copy.as_ref(), at).map_err(|e| StoreError::io("write", dev.name(), e))?;
@@ -239,7 +247,9 @@ pub(crate) fn looks_like_label(start: &[u8]) -> bool {
 /// Decodes a copy up to the version. `Ok(None)`: not a (whole) label. `Err`: one that we
 /// must not touch.
 fn open_copy<'a>(copy: &'a [u8], file: &str) -> Result<Option<Decoder<'a>>> {
-    let (Some(body), Some(crc)) = (copy.get(..COPY - 4), copy.last_chunk::<4>()) else { return Ok(None) };
+    let (Some(body), Some(crc)) = (copy.get(..COPY - 4), copy.last_chunk::<4>()) else {
+        return Ok(None);
+    };
     if !body.starts_with(MAGIC) || crc32c(u32::MAX, body) != u32::from_le_bytes(*crc) {
         return Ok(None);
     }
@@ -253,7 +263,10 @@ fn open_copy<'a>(copy: &'a [u8], file: &str) -> Result<Option<Decoder<'a>>> {
     if version < VERSION {
         return refused(
             file,
-            format!("is a store of format {version}, of a development version; this program knows format {VERSION}"),
+            format!(
+                "is a store of format {version}, of a development version; this program knows \
+                    format {VERSION}"
+            ),
             "that was an unreleased format; create the OSD anew and let the cluster recover it",
         );
     }
@@ -261,7 +274,8 @@ fn open_copy<'a>(copy: &'a [u8], file: &str) -> Result<Option<Decoder<'a>>> {
         return refused(
             file,
             format!(
-                "is a store of format {version}, features {features:#x}; this program knows format {VERSION}, features {KNOWN_FEATURES:#x}"
+                "is a store of format {version}, features {features:#x}; this program knows format \
+                    {VERSION}, features {KNOWN_FEATURES:#x}"
             ),
             "use the newer program that wrote it",
         );

@@ -27,7 +27,9 @@ impl Region {
     fn place(&self, len: usize, offset: u64) -> io::Result<u64> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
-            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "outside its part of the device")),
+            _ => {
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, "outside its part of the device"))
+            }
         }
     }
 }
@@ -62,7 +64,10 @@ impl BlockDevice for Region {
     }
 
     fn soon(&self, parts: &[(u64, usize)]) {
-        let moved: Vec<_> = parts.iter().filter_map(|(at, len)| Some((self.place(*len, *at).ok()?, *len))).collect();
+        let moved: Vec<_> = parts
+            .iter()
+            .filter_map(|(at, len)| Some((self.place(*len, *at).ok()?, *len)))
+            .collect();
         self.dev.soon(&moved);
     }
 
@@ -157,7 +162,8 @@ impl BlockDevice for Shield {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(place) => {
                         let mut old = vec![0; PIECE as usize].into_boxed_slice();
-                        let there = self.dev.size()?.saturating_sub(piece * PIECE).min(PIECE) as usize;
+                        let there =
+                            self.dev.size()?.saturating_sub(piece * PIECE).min(PIECE) as usize;
                         self.dev.read_at(&mut old[..there], piece * PIECE)?;
                         place.insert(old)
                     }

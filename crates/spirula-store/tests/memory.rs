@@ -41,7 +41,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn name(n: u64) -> HObject {
-    HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("rbd_data.10226b8b4567.{n:016x}")))
+    HObject::head(
+        1,
+        Bytes::new(),
+        Bytes::new(),
+        Bytes::from(format!("rbd_data.10226b8b4567.{n:016x}")),
+    )
 }
 
 /// Memory for caches and what is on its way into the metadata, bytes.
@@ -93,7 +98,8 @@ fn within<T>(what: &str, base: usize, part: impl FnOnce() -> T) -> T {
 /// Objects, omap pairs and logs in many transactions, of every kind of load by itself.
 #[test]
 fn a_store_keeps_to_its_memory_whatever_the_load() {
-    let scratch = Scratch(std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id())));
+    let scratch =
+        Scratch(std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id())));
     let dir = scratch.0.clone();
     let data = Bytes::from(vec![5u8; 4 << 20]);
     let base = HELD.load(Ordering::Relaxed);
@@ -107,7 +113,11 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
     let mut finish = |store: &mut Store, mut t: Transaction| {
         v += 1;
         let pg = PgId::new(1, (v % 16) as u32);
-        t.meta.push(MetaOp::LogAppend { pg, version: EVersion::new(1, v), entry: data.slice(..180) });
+        t.meta.push(MetaOp::LogAppend {
+            pg,
+            version: EVersion::new(1, v),
+            entry: data.slice(..180),
+        });
         store.submit(t).unwrap();
     };
     let attrs = || ObjectOp::SetAttrs(vec![(Bytes::from_static(b"_"), data.slice(..250))]);
@@ -119,7 +129,10 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
                 0 => t.object(&o, ObjectOp::Write { offset: 0, data: data.slice(..4096) }),
                 1 => {
                     let (at, len) = (random(200) * 65_536, random(16) as usize * 4096);
-                    t.object(&name(random(40)), ObjectOp::Write { offset: at, data: data.slice(..len) });
+                    t.object(
+                        &name(random(40)),
+                        ObjectOp::Write { offset: at, data: data.slice(..len) },
+                    );
                 }
                 _ => {
                     let key = Bytes::from(format!("key{}", random(1_000_000)));
@@ -169,7 +182,10 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
             let _ = store.read(&name(n), 0, 4096).unwrap();
         }
         for n in 0..12 {
-            assert_eq!(store.read_blocking(&name(200_000 + n), 0, 4 << 20).unwrap().unwrap().len(), 4 << 20);
+            assert_eq!(
+                store.read_blocking(&name(200_000 + n), 0, 4 << 20).unwrap().unwrap().len(),
+                4 << 20
+            );
         }
         let page = store.omap_range(&name(400_000), None, b"", 1000, 1 << 20).unwrap().unwrap();
         assert_eq!(page.pairs.len(), 1000);
@@ -177,7 +193,9 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
     store.flush().unwrap();
     drop(store);
     let mut store = within("opening with a journal to replay", base, || open(&dir));
-    within("check", base, || assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new()));
+    within("check", base, || {
+        assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new())
+    });
     let file = dir.join("export");
     within("export", base, || {
         let mut out = BufWriter::new(File::create(&file).unwrap());

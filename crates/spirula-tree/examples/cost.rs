@@ -1,5 +1,6 @@
-//! What the tree costs: `cargo run --release -p spirula-tree --example cost -- [KEYS] [CACHE_MIB]`, over a file in /var/tmp
-//! that is removed afterwards. Prints CPU per changed key, write amplification, look-ups, scans.
+//! What the tree costs: `cargo run --release -p spirula-tree --example cost -- [KEYS] [CACHE_MIB]`,
+//! over a file in /var/tmp that is removed afterwards. Prints CPU per changed key, write
+//! amplification, look-ups, scans.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
 
@@ -33,7 +34,11 @@ impl PageSpace for Disk {
 
     fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()> {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        if let [one] = bufs { self.file.write_all_at(one, at) } else { self.file.write_all_at(&bufs.concat(), at) }
+        if let [one] = bufs {
+            self.file.write_all_at(one, at)
+        } else {
+            self.file.write_all_at(&bufs.concat(), at)
+        }
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -59,8 +64,16 @@ fn spread(n: u64) -> u64 {
 fn key(n: u64) -> Vec<u8> {
     let hash = (spread(n) >> 32) as u32;
     let name = format!("benchmark_data_host_12345_object{n:08}");
-    [&b"O\x80\0\0\0\0\0\0\x01"[..], &hash.to_be_bytes(), &[0, 0], name.as_bytes(), &[0, 0, 2], &[255; 7], &[254]]
-        .concat()
+    [
+        &b"O\x80\0\0\0\0\0\0\x01"[..],
+        &hash.to_be_bytes(),
+        &[0, 0],
+        name.as_bytes(),
+        &[0, 0, 2],
+        &[255; 7],
+        &[254],
+    ]
+    .concat()
 }
 
 fn value(n: u64) -> Vec<u8> {
@@ -70,9 +83,14 @@ fn value(n: u64) -> Vec<u8> {
 /// CPU seconds of this process, and those of them in its own code, by the clock's ticks.
 fn cpu() -> (f64, f64) {
     let schedstat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let all = schedstat.split(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or_default() / 1e9;
+    let all =
+        schedstat.split(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or_default() / 1e9;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let own = stat.rsplit(')').next().and_then(|s| s.split(' ').nth(12)).and_then(|n| n.parse::<f64>().ok());
+    let own = stat
+        .rsplit(')')
+        .next()
+        .and_then(|s| s.split(' ').nth(12))
+        .and_then(|n| n.parse::<f64>().ok());
     (all, own.unwrap_or_default() / 100.0)
 }
 
@@ -93,14 +111,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut batch: Vec<_> = numbers.map(|n| (key(n), Some(value(n + salt)))).collect();
         batch.sort();
         batch.dedup_by(|a, b| a.0 == b.0);
-        let bytes: usize = batch.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Vec::len)).sum();
+        let bytes: usize =
+            batch.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Vec::len)).sum();
         let (start, cpu0) = (Instant::now(), cpu());
         let done = tree.commit(&batch, |r| {
             root = Some(r.clone());
             Ok(())
         });
         let cpu = cpu();
-        done.map(|()| (batch.len(), bytes, start.elapsed().as_secs_f64(), (cpu.0 - cpu0.0, cpu.1 - cpu0.1)))
+        done.map(|()| {
+            (batch.len(), bytes, start.elapsed().as_secs_f64(), (cpu.0 - cpu0.0, cpu.1 - cpu0.1))
+        })
     };
     let start = Instant::now();
     let (mut n, mut load_cpu) = (0, 0.0);
@@ -117,8 +138,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", tree.stats());
 
     let (mut count, mut bytes, mut wall, mut used, mut own) = (0, 0, 0.0, 0.0, 0.0);
-    let (before, writes, reads) =
-        (tree.stats().written_bytes, disk.writes.load(Ordering::Relaxed), disk.reads.load(Ordering::Relaxed));
+    let (before, writes, reads) = (
+        tree.stats().written_bytes,
+        disk.writes.load(Ordering::Relaxed),
+        disk.reads.load(Ordering::Relaxed),
+    );
     for round in 1..=20 {
         let mut random = (0..BATCH).map(|_| {
             seed = seed.wrapping_add(1);
@@ -130,7 +154,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stats = tree.stats();
     let written = stats.written_bytes - before;
     println!(
-        "random changes: {:.2} us CPU, {:.2} of it in user mode, {:.2} us each; {:.1} bytes written per byte changed; {:.0} KiB a write; {:.2} reads each",
+        "random changes: {:.2} us CPU, {:.2} of it in user mode, {:.2} us each; {:.1} bytes \
+            written per byte changed; {:.0} KiB a write; {:.2} reads each",
         used / count as f64 * 1e6,
         own / count as f64 * 1e6,
         wall / count as f64 * 1e6,
@@ -144,8 +169,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let tree = Tree::open(disk.clone(), root, &options)?;
     println!("opened in {:.2} ms", start.elapsed().as_secs_f64() * 1e3);
-    for (what, range) in [("uncached", keys), ("uncached again", keys), ("4000 keys", 4000), ("4000 keys again", 4000)]
-    {
+    for (what, range) in [
+        ("uncached", keys),
+        ("uncached again", keys),
+        ("4000 keys", 4000),
+        ("4000 keys again", 4000),
+    ] {
         let wanted: Vec<_> = (0..200_000u64).map(|i| key(spread(i + 77) % range)).collect();
         let (reads, start) = (disk.reads.load(Ordering::Relaxed), cpu().0);
         for k in &wanted {
@@ -159,10 +188,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for what in ["cold", "cached", "cached again"] {
         let start = cpu().0;
         let n = tree.range(b"", None).take(100_000).filter(Result::is_ok).count();
-        println!("scan of 100k, {what}: {:.2} M pairs per second of CPU", n as f64 / (cpu().0 - start) / 1e6);
+        println!(
+            "scan of 100k, {what}: {:.2} M pairs per second of CPU",
+            n as f64 / (cpu().0 - start) / 1e6
+        );
     }
     let start = Instant::now();
     let check = tree.check();
-    println!("check: {} pages, {} problems, {:.1} s", check.pages, check.problems.len(), start.elapsed().as_secs_f64());
+    println!(
+        "check: {} pages, {} problems, {:.1} s",
+        check.pages,
+        check.problems.len(),
+        start.elapsed().as_secs_f64()
+    );
     Ok(())
 }

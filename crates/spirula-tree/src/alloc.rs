@@ -150,7 +150,8 @@ impl Alloc {
         }
         let pages = self.chunk_pages() as u64;
         let at = self.by_base.partition_point(|(b, _)| *b <= page);
-        let before = at.checked_sub(1).and_then(|i| self.by_base.get(i)).map_or(0, |(b, _)| b + pages);
+        let before =
+            at.checked_sub(1).and_then(|i| self.by_base.get(i)).map_or(0, |(b, _)| b + pages);
         let base = (page / pages * pages).max(before);
         let slot = match self.holes.pop_first() {
             Some(slot) => slot as usize,
@@ -224,8 +225,10 @@ impl Alloc {
         }
         let most = keep + self.live_pages() / SLACK + self.chunk_pages() as u64;
         if free > most {
-            let mut slots: Vec<(u64, usize)> =
-                (0..self.bases.len()).filter(|s| self.free[*s] > 0).map(|s| (used(self, s), s)).collect();
+            let mut slots: Vec<(u64, usize)> = (0..self.bases.len())
+                .filter(|s| self.free[*s] > 0)
+                .map(|s| (used(self, s), s))
+                .collect();
             slots.sort_unstable();
             for (_, slot) in slots {
                 let mine = u64::from(self.free[slot]);
@@ -271,7 +274,8 @@ impl Alloc {
 
     fn find(&self, slot: usize, from: usize, n: usize) -> Option<usize> {
         let at = slot * self.words;
-        let used = |word: usize| self.live[at + word] | self.held[at + word] | !self.owned[at + word];
+        let used =
+            |word: usize| self.live[at + word] | self.held[at + word] | !self.owned[at + word];
         let (mut bit, mut run) = (from, 0);
         while bit < self.chunk_pages() {
             let rest = used(bit / 64) >> (bit % 64);
@@ -374,7 +378,8 @@ impl Alloc {
         for s in content.chunks_exact(self.slot_bytes()) {
             let base = crate::node::u64_at(s, 0);
             let slot = self.push_slot();
-            let live: Vec<u64> = (0..self.words).map(|w| crate::node::u64_at(s, 8 + 8 * w)).collect();
+            let live: Vec<u64> =
+                (0..self.words).map(|w| crate::node::u64_at(s, 8 + 8 * w)).collect();
             // Older programs wrote down empty chunks, too.
             if base == HOLE || live.iter().all(|w| *w == 0) {
                 self.holes.insert(slot as u32);
@@ -417,7 +422,9 @@ impl Alloc {
             for w in 0..self.words {
                 let at = slot * self.words + w;
                 let extra = self.live[at] & !other.live.get(at).copied().unwrap_or_default();
-                pages.extend((0..64).filter(|b| extra >> b & 1 == 1).map(|b| base + (w * 64 + b) as u64));
+                pages.extend(
+                    (0..64).filter(|b| extra >> b & 1 == 1).map(|b| base + (w * 64 + b) as u64),
+                );
             }
         }
         pages
@@ -438,9 +445,17 @@ mod tests {
     fn runs_are_taken_once_held_after_retiring_and_free_after_reclaiming() {
         let mut a = Alloc::new(CHUNK);
         assert_eq!(a.take(1), None);
-        assert!(a.give(128, 64) && !a.clone().give(128, 1) && !a.clone().give(191, 2) && a.give(192, 64));
+        assert!(
+            a.give(128, 64)
+                && !a.clone().give(128, 1)
+                && !a.clone().give(191, 2)
+                && a.give(192, 64)
+        );
         a.begin();
-        assert_eq!((a.take(60), a.take(5), a.take(4), a.take(64)), (Some(128), Some(192), Some(197), None));
+        assert_eq!(
+            (a.take(60), a.take(5), a.take(4), a.take(64)),
+            (Some(128), Some(192), Some(197), None)
+        );
         assert!(!a.claim(196, 1) && !a.claim(255, 2) && a.claim(255, 1));
         assert!(a.retire(128, 60) && !a.retire(128, 1));
         a.begin();

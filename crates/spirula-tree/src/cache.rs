@@ -89,7 +89,11 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub fn new(budget: usize) -> Self {
-        Self { shards: Default::default(), budget: AtomicUsize::new(budget), used: AtomicUsize::new(0) }
+        Self {
+            shards: Default::default(),
+            budget: AtomicUsize::new(budget),
+            used: AtomicUsize::new(0),
+        }
     }
 
     fn shard(&self, page: u64) -> MutexGuard<'_, Shard> {
@@ -301,7 +305,9 @@ impl Shard {
             let leaves = self.small_bytes + self.main_bytes;
             let queue = if self.inner_bytes > 0 && leaves * 20 <= self.inner_bytes {
                 Queue::Inner
-            } else if self.small_bytes > 0 && (self.small_bytes * 10 >= leaves || self.main_bytes == 0) {
+            } else if self.small_bytes > 0
+                && (self.small_bytes * 10 >= leaves || self.main_bytes == 0)
+            {
                 Queue::Small
             } else {
                 Queue::Main

@@ -44,7 +44,15 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub fn new(map: Vec<PageRef>, alloc: Alloc) -> Self {
-        Self { alloc, map, pending: VecDeque::new(), last_pages: 0, written: 0, leaked: 0, poisoned: false }
+        Self {
+            alloc,
+            map,
+            pending: VecDeque::new(),
+            last_pages: 0,
+            written: 0,
+            leaked: 0,
+            poisoned: false,
+        }
     }
 
     /// Frees the pages of states that nobody reads any more.
@@ -71,8 +79,8 @@ impl Tree {
     ///
     /// When all is written and flushed, `publish` gets the new root and must make it
     /// durable, for example in a superblock; then readers see it. `publish` may read the
-    /// tree (it sees the old state), but not ask for extents, statistics or a check. Memory: the batch's
-    /// index, 1 MiB of pages, and inner nodes.
+    /// tree (it sees the old state), but not ask for extents, statistics or a check. Memory: the
+    /// batch's index, 1 MiB of pages, and inner nodes.
     ///
     /// # Errors
     /// [`TreeError::NoSpace`], [`TreeError::TooLarge`], [`TreeError::Duplicate`] and errors
@@ -95,7 +103,12 @@ impl Tree {
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
-    pub fn commit_without<K, V, R, P>(&self, changes: &[(K, Option<V>)], ranges: &[(R, R)], publish: P) -> Result<()>
+    pub fn commit_without<K, V, R, P>(
+        &self,
+        changes: &[(K, Option<V>)],
+        ranges: &[(R, R)],
+        publish: P,
+    ) -> Result<()>
     where
         K: AsRef<[u8]>,
         V: AsRef<[u8]>,
@@ -123,7 +136,12 @@ impl Tree {
         }
     }
 
-    fn commit_sorted(&self, changes: Vec<Change<'_>>, ranges: Ranges, publish: Publish<'_>) -> Result<()> {
+    fn commit_sorted(
+        &self,
+        changes: Vec<Change<'_>>,
+        ranges: Ranges,
+        publish: Publish<'_>,
+    ) -> Result<()> {
         let mut w = self.writer();
         if w.poisoned {
             return Err(TreeError::Poisoned);
@@ -160,7 +178,8 @@ impl Tree {
 
 /// Ranges of keys, in order and apart from each other.
 fn disjoint<R: AsRef<[u8]>>(ranges: &[(R, R)]) -> Ranges {
-    let mut all: Ranges = ranges.iter().map(|(a, b)| (a.as_ref().to_vec(), b.as_ref().to_vec())).collect();
+    let mut all: Ranges =
+        ranges.iter().map(|(a, b)| (a.as_ref().to_vec(), b.as_ref().to_vec())).collect();
     all.retain(|(from, until)| from < until);
     all.sort();
     all.dedup_by(|next, last| {

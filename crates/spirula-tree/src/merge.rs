@@ -79,7 +79,10 @@ impl Commit<'_> {
         while children.len() > 1 {
             level += 1;
             if level >= LEVELS_MAX {
-                return Err(TreeError::Corrupt { at: self.root.top.at(), what: Damage::Malformed("too many levels") });
+                return Err(TreeError::Corrupt {
+                    at: self.root.top.at(),
+                    what: Damage::Malformed("too many levels"),
+                });
             }
             children = self.pack(level, &children)?;
         }
@@ -115,7 +118,8 @@ impl Commit<'_> {
 
     /// Is some of what `span` covers, up to `next`, deleted with a range of keys?
     fn touched(&self, span: &Span<'_>, next: Option<&Span<'_>>) -> bool {
-        let first = self.ranges.partition_point(|(_, until)| compare(until, span.a, span.b).is_le());
+        let first =
+            self.ranges.partition_point(|(_, until)| compare(until, span.a, span.b).is_le());
         let range = self.ranges.get(first);
         range.is_some_and(|(from, _)| next.is_none_or(|n| compare(from, n.a, n.b).is_lt()))
     }
@@ -150,7 +154,8 @@ impl Commit<'_> {
             let node = if !meant {
                 match self.core.node(span.page, level, false) {
                     Ok(node) => node,
-                    // Nothing of it changes: its damage is for who needs it, and its neighbour stays too small.
+                    // Nothing of it changes: its damage is for who needs it, and its neighbour
+                    // stays too small.
                     Err(TreeError::Corrupt { .. } | TreeError::Io { op: "read", .. }) => {
                         self.settle_alone(level, &mut carry, &mut out)?;
                         out.push(span.kept());
@@ -160,7 +165,8 @@ impl Commit<'_> {
                 }
             } else {
                 if ahead.is_empty() {
-                    ahead = self.load_ahead(level, list.get(i..).unwrap_or_default(), end, changes)?;
+                    ahead =
+                        self.load_ahead(level, list.get(i..).unwrap_or_default(), end, changes)?;
                 }
                 match ahead.pop_front() {
                     Some(node) => node,
@@ -221,8 +227,9 @@ impl Commit<'_> {
         out: &mut Vec<Child<'_>>,
     ) -> Result<bool> {
         let before = carry.take();
-        let mut items =
-            Vec::with_capacity(leaf.count() + changes.len() + before.as_ref().map_or(0, |c| c.entries.len()));
+        let mut items = Vec::with_capacity(
+            leaf.count() + changes.len() + before.as_ref().map_or(0, |c| c.entries.len()),
+        );
         if let Some(c) = &before {
             items.extend(c.entries.iter().map(carried));
         }
@@ -232,12 +239,12 @@ impl Commit<'_> {
             return Ok(false);
         }
         // A leaf that only grew at its end will go on so: it is split without room in it.
-        let grows = leaf
-            .count()
-            .checked_sub(1)
-            .is_some_and(|i| changes.first().is_some_and(|c| compare(c.key, leaf.prefix(), leaf.suffix(i)).is_gt()));
+        let grows = leaf.count().checked_sub(1).is_some_and(|i| {
+            changes.first().is_some_and(|c| compare(c.key, leaf.prefix(), leaf.suffix(i)).is_gt())
+        });
         self.retire_node(leaf)?;
-        *carry = self.settle(0, low, &items, before.as_ref(), own, leaf.page(), grows, last, out)?;
+        *carry =
+            self.settle(0, low, &items, before.as_ref(), own, leaf.page(), grows, last, out)?;
         Ok(true)
     }
 
@@ -266,14 +273,25 @@ impl Commit<'_> {
             None => list.iter().map(|s| s.kept()).collect(),
         };
         let refs: Vec<[u8; REF_BYTES]> = children.iter().map(|c| c.page.encode()).collect();
-        let mut items = Vec::with_capacity(children.len() + before.as_ref().map_or(0, |c| c.entries.len()));
+        let mut items =
+            Vec::with_capacity(children.len() + before.as_ref().map_or(0, |c| c.entries.len()));
         if let Some(c) = &before {
             items.extend(c.entries.iter().map(carried));
         }
         let own = items.len();
         items.extend(child_items(&children, &refs));
         self.retire_node(node)?;
-        *carry = self.settle(node.level(), low, &items, before.as_ref(), own, node.page(), false, last, out)?;
+        *carry = self.settle(
+            node.level(),
+            low,
+            &items,
+            before.as_ref(),
+            own,
+            node.page(),
+            false,
+            last,
+            out,
+        )?;
         Ok(true)
     }
 
@@ -297,7 +315,8 @@ impl Commit<'_> {
         from.push(page);
         let size: usize = items.iter().map(|i| i.size(level == 0)).sum();
         if size < JOIN_BELOW && !last && !items.is_empty() {
-            let entries = items.iter().map(|i| (i.key(), i.val.bytes.to_vec(), i.val.overflow)).collect();
+            let entries =
+                items.iter().map(|i| (i.key(), i.val.bytes.to_vec(), i.val.overflow)).collect();
             return Ok(Some(Carry { low: low.to_vec(), entries, from }));
         }
         self.emit(level, low, items, grows && own == 0, &from, out)?;
@@ -305,14 +324,24 @@ impl Commit<'_> {
     }
 
     /// Writes what was carried as a node of its own, however small.
-    fn settle_alone(&mut self, level: u8, carry: &mut Option<Carry>, out: &mut Vec<Child<'_>>) -> Result<()> {
+    fn settle_alone(
+        &mut self,
+        level: u8,
+        carry: &mut Option<Carry>,
+        out: &mut Vec<Child<'_>>,
+    ) -> Result<()> {
         let Some(c) = carry.take() else { return Ok(()) };
         let items: Vec<_> = c.entries.iter().map(carried).collect();
         self.emit(level, &c.low, &items, false, &c.from, out)
     }
 
     /// Merges the changes with the entries of a leaf; whether that makes a difference.
-    fn merge<'n>(&mut self, leaf: &'n Node, changes: &[Change<'n>], items: &mut Vec<Item<'n>>) -> Result<bool> {
+    fn merge<'n>(
+        &mut self,
+        leaf: &'n Node,
+        changes: &[Change<'n>],
+        items: &mut Vec<Item<'n>>,
+    ) -> Result<bool> {
         let prefix = leaf.prefix();
         let mut changed = false;
         let mut changes = changes.iter().peekable();
@@ -402,7 +431,12 @@ impl Commit<'_> {
             };
             let n = units(piece, leaf);
             let node = self.make(n, |id| Node::build(level, piece, id))?;
-            out.push(Child { a: &[], b: Cow::Owned(key), page: node.page_ref(), single: piece.len() == 1 });
+            out.push(Child {
+                a: &[],
+                b: Cow::Owned(key),
+                page: node.page_ref(),
+                single: piece.len() == 1,
+            });
             let pages = if leaf { &mut self.root.leaf_pages } else { &mut self.root.inner_pages };
             *pages += node.pages() as u64;
             if let Some(old) = from.next() {
@@ -420,14 +454,19 @@ fn carried((key, bytes, overflow): &(Vec<u8>, Vec<u8>, bool)) -> Item<'_> {
 }
 
 fn child_items<'a>(children: &'a [Child<'_>], refs: &'a [[u8; REF_BYTES]]) -> Vec<Item<'a>> {
-    let item =
-        |(c, r): (&'a Child<'_>, &'a [u8; REF_BYTES])| Item { a: c.a, b: &c.b, val: Val { bytes: r, overflow: false } };
+    let item = |(c, r): (&'a Child<'_>, &'a [u8; REF_BYTES])| Item {
+        a: c.a,
+        b: &c.b,
+        val: Val { bytes: r, overflow: false },
+    };
     children.iter().zip(refs).map(item).collect()
 }
 
 /// How many of the changes come before the key of `next`; all, if there is none.
 fn below(changes: &[Change<'_>], next: Option<&Span<'_>>) -> usize {
-    next.map_or(changes.len(), |n| changes.iter().take_while(|c| compare(c.key, n.a, n.b).is_lt()).count())
+    next.map_or(changes.len(), |n| {
+        changes.iter().take_while(|c| compare(c.key, n.a, n.b).is_lt()).count()
+    })
 }
 
 /// Where to cut entries into nodes: the ends of the pieces.

@@ -50,7 +50,9 @@ const PIECE_BYTES: usize = 6;
 const APART: u8 = 0x80;
 
 pub(crate) fn u16_at(b: &[u8], at: usize) -> usize {
-    b.get(at..at + 2).and_then(|s| s.try_into().ok()).map_or(0, |s| usize::from(u16::from_le_bytes(s)))
+    b.get(at..at + 2)
+        .and_then(|s| s.try_into().ok())
+        .map_or(0, |s| usize::from(u16::from_le_bytes(s)))
 }
 
 pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
@@ -94,8 +96,11 @@ impl PageRef {
     }
 
     pub(crate) fn decode(b: &[u8]) -> Self {
-        let Ok([a, b, c, d, e, f, units, g, h, i, j]) = <[u8; REF_BYTES]>::try_from(b) else { return Self::NONE };
-        let (page, crc) = (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), u32::from_le_bytes([g, h, i, j]));
+        let Ok([a, b, c, d, e, f, units, g, h, i, j]) = <[u8; REF_BYTES]>::try_from(b) else {
+            return Self::NONE;
+        };
+        let (page, crc) =
+            (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), u32::from_le_bytes([g, h, i, j]));
         Self { page, units: units & !APART, apart: units & APART != 0, crc }
     }
 }
@@ -138,7 +143,8 @@ impl Item<'_> {
     /// Length of the common prefix of two keys.
     pub fn common(&self, other: &Self) -> usize {
         let n = self.a.len().min(other.a.len());
-        let (ours, theirs) = (self.a.get(..n).unwrap_or_default(), other.a.get(..n).unwrap_or_default());
+        let (ours, theirs) =
+            (self.a.get(..n).unwrap_or_default(), other.a.get(..n).unwrap_or_default());
         if ours != theirs {
             return common(ours, theirs);
         }
@@ -214,11 +220,17 @@ struct Apart {
 
 /// Length of a node with these entries: prefix, bytes in all, whether its slots are wide.
 fn measure(items: &[Item<'_>], leaf: bool) -> (usize, usize, bool) {
-    let (Some(first), Some(last)) = (items.first(), items.last()) else { return (0, HEADER + TRAILER, false) };
+    let (Some(first), Some(last)) = (items.first(), items.last()) else {
+        return (0, HEADER + TRAILER, false);
+    };
     let prefix = first.common(last);
     let sum: usize = items.iter().map(|i| i.size(leaf)).sum();
     let narrow = HEADER + TRAILER + prefix + sum - prefix * items.len();
-    if narrow <= NARROW_PAGES * PAGE { (prefix, narrow, false) } else { (prefix, narrow + 2 * items.len(), true) }
+    if narrow <= NARROW_PAGES * PAGE {
+        (prefix, narrow, false)
+    } else {
+        (prefix, narrow + 2 * items.len(), true)
+    }
 }
 
 /// Pages of a node with these entries.
@@ -236,7 +248,13 @@ impl Node {
     pub fn build(level: u8, items: &[Item<'_>], id: Identity) -> Self {
         let leaf = level == 0;
         let (prefix, bytes, _) = measure(items, leaf);
-        let mut n = Self::new(if leaf { LEAF } else { INNER }, level, bytes.div_ceil(PAGE), items.len(), prefix);
+        let mut n = Self::new(
+            if leaf { LEAF } else { INNER },
+            level,
+            bytes.div_ceil(PAGE),
+            items.len(),
+            prefix,
+        );
         let mut at = HEADER;
         if let Some(first) = items.first() {
             let key = first.key();
@@ -293,7 +311,8 @@ impl Node {
             .iter()
             .map(|[a, b, c, d, e, f]| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
             .collect();
-        if self.kind != LIST || pieces.is_empty() || content.len() != 4 + pieces.len() * PIECE_BYTES {
+        if self.kind != LIST || pieces.is_empty() || content.len() != 4 + pieces.len() * PIECE_BYTES
+        {
             return Err(Damage::Malformed("list of pages"));
         }
         Ok((u32_at(content, 0), pieces))
@@ -376,12 +395,27 @@ impl Node {
         if buf.is_empty() || units * PAGE != buf.len() {
             return bad("wrong length");
         }
-        let (Some(&kind), Some(&level)) = (buf.get(40), buf.get(41)) else { return bad("too short") };
-        let (count, prefix, used) = (u32_at(&buf, 44) as usize, u32_at(&buf, 48) as usize, u32_at(&buf, 52) as usize);
-        if !(HEADER..=buf.len() - TRAILER).contains(&used) || count > buf.len() || prefix > used - HEADER {
+        let (Some(&kind), Some(&level)) = (buf.get(40), buf.get(41)) else {
+            return bad("too short");
+        };
+        let (count, prefix, used) =
+            (u32_at(&buf, 44) as usize, u32_at(&buf, 48) as usize, u32_at(&buf, 52) as usize);
+        if !(HEADER..=buf.len() - TRAILER).contains(&used)
+            || count > buf.len()
+            || prefix > used - HEADER
+        {
             return bad("content does not fit");
         }
-        let n = Self { wide: units > NARROW_PAGES, buf, kind, level, count, prefix, crc: 0, apart: None };
+        let n = Self {
+            wide: units > NARROW_PAGES,
+            buf,
+            kind,
+            level,
+            count,
+            prefix,
+            crc: 0,
+            apart: None,
+        };
         match kind {
             LEAF | INNER => n.check_entries(used)?,
             VALUE | INDEX | MAP | LIST if prefix == 0 && level == 0 => {}
@@ -409,7 +443,9 @@ impl Node {
             };
             let start = at + fixed;
             at = start + key + value;
-            let Some(key) = self.buf.get(start..start + key).filter(|_| at <= used) else { return bad("entry") };
+            let Some(key) = self.buf.get(start..start + key).filter(|_| at <= used) else {
+                return bad("entry");
+            };
             if before.is_some_and(|b| b >= key) {
                 return bad("keys out of order");
             }
@@ -465,7 +501,11 @@ impl Node {
 
     fn offset(&self, i: usize) -> usize {
         let slots = HEADER + self.prefix;
-        if self.wide { u32_at(&self.buf, slots + 4 * i) as usize } else { u16_at(&self.buf, slots + 2 * i) }
+        if self.wide {
+            u32_at(&self.buf, slots + 4 * i) as usize
+        } else {
+            u16_at(&self.buf, slots + 2 * i)
+        }
     }
 
     /// What all keys begin with.
@@ -492,7 +532,10 @@ impl Node {
         let start = at + LEAF_FIXED;
         let end = start + key;
         let bytes = self.buf.get(end..end + (value & !OVERFLOW) as usize).unwrap_or_default();
-        (self.buf.get(start..end).unwrap_or_default(), Val { bytes, overflow: value & OVERFLOW != 0 })
+        (
+            self.buf.get(start..end).unwrap_or_default(),
+            Val { bytes, overflow: value & OVERFLOW != 0 },
+        )
     }
 
     /// Child `i` of an inner node.
@@ -617,10 +660,12 @@ mod tests {
     }
 
     // Made from docs/formats/tree.md by a program of its own.
-    const LEAF_PAGE: &str = "aa37f7cc 53505431 000102030405060708090a0b0c0d0e0f 0070000000000000 0200000001000000
+    const LEAF_PAGE: &str =
+        "aa37f7cc 53505431 000102030405060708090a0b0c0d0e0f 0070000000000000 0200000001000000
         01 00 0100 02000000 01000000 5c000000  6b 3d00 4500
         0100 01000000 61 76  0200 0f000080 6263 28230000 060504030201 03 ddccbbaa";
-    const INNER_PAGE: &str = "8d9993f3 53505431 000102030405060708090a0b0c0d0e0f 0080000000000000 0200000001000000
+    const INNER_PAGE: &str =
+        "8d9993f3 53505431 000102030405060708090a0b0c0d0e0f 0080000000000000 0200000001000000
         02 01 0100 02000000 00000000 57000000  3c00 4900
         0000 070000000000 01 01000000  0100 6d 080000000000 02 02000000";
 
@@ -630,7 +675,12 @@ mod tests {
         let list = [&9000u32.to_le_bytes()[..], &run.encode()].concat();
         let leaf = Node::build(0, &[item(b"ka", b"v", false), item(b"kbc", &list, true)], id(7));
         assert_eq!(leaf.bytes(), golden(LEAF_PAGE));
-        let children = [(7, 1, 1), (8, 2, 2)].map(|(page, units, crc)| PageRef { page, units, apart: false, crc });
+        let children = [(7, 1, 1), (8, 2, 2)].map(|(page, units, crc)| PageRef {
+            page,
+            units,
+            apart: false,
+            crc,
+        });
         let [a, b] = children.map(PageRef::encode);
         let inner = Node::build(1, &[item(b"", &a, false), item(b"m", &b, false)], id(8));
         assert_eq!(inner.bytes(), golden(INNER_PAGE));
@@ -647,7 +697,8 @@ mod tests {
 
     #[test]
     fn keys_are_found_where_they_are_and_where_they_would_be() {
-        let keys: Vec<Vec<u8>> = (0..150u8).map(|i| [b"prefix".as_slice(), &[i / 3, i % 3 * 100]].concat()).collect();
+        let keys: Vec<Vec<u8>> =
+            (0..150u8).map(|i| [b"prefix".as_slice(), &[i / 3, i % 3 * 100]].concat()).collect();
         let items: Vec<_> = keys.iter().map(|k| item(k, b"value", false)).collect();
         let n = Node::build(0, &items, id(3));
         for (i, k) in keys.iter().enumerate() {
@@ -669,15 +720,20 @@ mod tests {
                 bad[at] = value;
                 let crc = crc32c(u32::MAX, &bad[4..]);
                 bad[..4].copy_from_slice(&crc.to_le_bytes());
-                refused +=
-                    usize::from(examine_page(&bad, &UUID, PageRef { page: 7, units: 1, apart: false, crc }).is_err());
+                refused += usize::from(
+                    examine_page(&bad, &UUID, PageRef { page: 7, units: 1, apart: false, crc })
+                        .is_err(),
+                );
             }
         }
         assert!(refused > 100, "{refused}");
         for len in [0, 3, 4, 55, 60, PAGE - 1, PAGE + 1] {
             let mut cut = page.clone();
             cut.resize(len, 0);
-            assert!(examine_page(&cut, &UUID, PageRef { page: 7, units: 1, apart: false, crc: 0 }).is_err());
+            assert!(
+                examine_page(&cut, &UUID, PageRef { page: 7, units: 1, apart: false, crc: 0 })
+                    .is_err()
+            );
         }
     }
 }

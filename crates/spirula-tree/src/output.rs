@@ -4,8 +4,8 @@
 use crate::commit::Commit;
 use crate::error::{Damage, Result, TreeError};
 use crate::node::{
-    APART_MAX, HEADER, INDEX, Identity, MAP, Node, PageRef, REF_BYTES, TRAILER, VALUE, Val, WHOLE_MAX, overflow_runs,
-    plain_units,
+    APART_MAX, HEADER, INDEX, Identity, MAP, Node, PageRef, REF_BYTES, TRAILER, VALUE, Val,
+    WHOLE_MAX, overflow_runs, plain_units,
 };
 use crate::space::PAGE;
 use std::sync::Arc;
@@ -193,7 +193,8 @@ impl Commit<'_> {
         if val.overflow {
             let (mut rest, runs) = overflow_runs(val.bytes);
             for r in runs {
-                let units = if r.apart { plain_units(rest).min(APART_PAGES) } else { usize::from(r.units) };
+                let units =
+                    if r.apart { plain_units(rest).min(APART_PAGES) } else { usize::from(r.units) };
                 rest = rest.saturating_sub((units * PAGE).saturating_sub(HEADER + TRAILER));
                 let pieces = self.pieces_or_leak(r, units);
                 let pages = usize::from(r.units) + if r.apart { units } else { 0 };
@@ -204,8 +205,8 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// The `units` pieces of what goes, where it lies apart. A list of them that cannot be read, twice, must not stop
-    /// all that is still sound: they stay in use, and a check names them.
+    /// The `units` pieces of what goes, where it lies apart. A list of them that cannot be read,
+    /// twice, must not stop all that is still sound: they stay in use, and a check names them.
     fn pieces_or_leak(&mut self, r: PageRef, units: usize) -> Vec<u64> {
         self.core.pieces(r).or_else(|_| self.core.pieces(r)).unwrap_or_else(|_| {
             self.leaked += units as u64;
@@ -214,7 +215,8 @@ impl Commit<'_> {
     }
 
     pub fn retire_node(&mut self, node: &Node) -> Result<()> {
-        let pages = if node.level() == 0 { &mut self.root.leaf_pages } else { &mut self.root.inner_pages };
+        let pages =
+            if node.level() == 0 { &mut self.root.leaf_pages } else { &mut self.root.inner_pages };
         *pages = pages.saturating_sub(node.pages() as u64);
         self.retire(node.page_ref(), node.pieces())
     }
@@ -227,8 +229,13 @@ impl Commit<'_> {
         loop {
             let pages = self.alloc.slots().div_ceil(self.alloc.slots_per_page());
             fresh.resize(pages, None);
-            let todo: Vec<usize> =
-                self.alloc.dirty().iter().copied().filter(|i| fresh.get(*i).is_some_and(Option::is_none)).collect();
+            let todo: Vec<usize> = self
+                .alloc
+                .dirty()
+                .iter()
+                .copied()
+                .filter(|i| fresh.get(*i).is_some_and(Option::is_none))
+                .collect();
             for i in &todo {
                 if let Some(old) = self.map.get(*i).copied() {
                     self.retire(old, &[])?;
@@ -253,7 +260,8 @@ impl Commit<'_> {
                 None => {
                     let old = self.root.index;
                     if !old.is_none() {
-                        let pieces = self.pieces_or_leak(old, plain_units(self.map.len() * REF_BYTES));
+                        let pieces =
+                            self.pieces_or_leak(old, plain_units(self.map.len() * REF_BYTES));
                         self.retire(old, &pieces)?;
                     }
                     index = Some((self.find(n)?, n));

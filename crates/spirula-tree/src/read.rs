@@ -4,7 +4,9 @@ use crate::alloc::Alloc;
 use crate::cache::Cache;
 use crate::commit::Writer;
 use crate::error::{Damage, Result, TreeError};
-use crate::node::{INDEX, INNER, LEAF, MAP, Node, PageRef, REF_BYTES, Uuid, VALUE, Val, overflow_runs};
+use crate::node::{
+    INDEX, INNER, LEAF, MAP, Node, PageRef, REF_BYTES, Uuid, VALUE, Val, overflow_runs,
+};
 use crate::root::{Root, check_chunk};
 use crate::space::{PAGE, PageSpace, VALUE_MAX};
 use bytes::Bytes;
@@ -50,7 +52,8 @@ pub struct Stats {
     pub cache_bytes: u64,
     /// Bytes written since the tree was opened.
     pub written_bytes: u64,
-    /// Pages that nothing refers to and that stay in use, since the tree was opened: the list of them could not be read.
+    /// Pages that nothing refers to and that stay in use, since the tree was opened: the list of
+    /// them could not be read.
     pub leaked_pages: u64,
 }
 
@@ -95,16 +98,24 @@ impl Core {
         let mut buf = vec![0; pieces.len() * PAGE];
         let places = pieces.iter().map(|p| p * PAGE as u64);
         let mut reads: Vec<(u64, &mut [u8])> = places.zip(buf.chunks_mut(PAGE)).collect();
-        self.space.read_many(&mut reads).map_err(|source| TreeError::Io { op: "read", at, source })?;
+        self.space.read_many(&mut reads).map_err(|source| TreeError::Io {
+            op: "read",
+            at,
+            source,
+        })?;
         Node::assemble(buf, &self.uuid, list).map_err(fail)
     }
 
     fn open(&self, r: PageRef, buf: Vec<u8>, kinds: &[u8]) -> Result<Node> {
         let at = r.at();
-        let node = Node::open(buf, &self.uuid, r).map_err(|what| TreeError::Corrupt { at, what })?;
+        let node =
+            Node::open(buf, &self.uuid, r).map_err(|what| TreeError::Corrupt { at, what })?;
         let node = if r.apart { self.assemble(node)? } else { node };
         if !kinds.contains(&node.kind()) {
-            return Err(TreeError::Corrupt { at, what: Damage::Malformed("page of an unexpected kind") });
+            return Err(TreeError::Corrupt {
+                at,
+                what: Damage::Malformed("page of an unexpected kind"),
+            });
         }
         Ok(node)
     }
@@ -112,15 +123,18 @@ impl Core {
     /// The nodes `refs` of one level, in order; those not in memory are read together, and
     /// leaves of these are not kept there.
     pub fn nodes(&self, refs: &[PageRef], level: u8) -> Result<VecDeque<Arc<Node>>> {
-        let mut nodes: VecDeque<Option<Arc<Node>>> = refs.iter().map(|r| self.cache.get(*r)).collect();
-        let missing: Vec<usize> = (0..refs.len()).filter(|i| nodes.get(*i).is_some_and(Option::is_none)).collect();
+        let mut nodes: VecDeque<Option<Arc<Node>>> =
+            refs.iter().map(|r| self.cache.get(*r)).collect();
+        let missing: Vec<usize> =
+            (0..refs.len()).filter(|i| nodes.get(*i).is_some_and(Option::is_none)).collect();
         if missing.len() > 1 {
             let mut bufs: Vec<(u64, Vec<u8>)> = missing
                 .iter()
                 .filter_map(|i| refs.get(*i))
                 .map(|r| (r.at(), vec![0; usize::from(r.units) * PAGE]))
                 .collect();
-            let mut reads: Vec<(u64, &mut [u8])> = bufs.iter_mut().map(|(at, b)| (*at, b.as_mut_slice())).collect();
+            let mut reads: Vec<(u64, &mut [u8])> =
+                bufs.iter_mut().map(|(at, b)| (*at, b.as_mut_slice())).collect();
             // After an error each is read alone below, to tell which one fails.
             if self.space.read_many(&mut reads).is_ok() {
                 for (i, (_, buf)) in missing.into_iter().zip(bufs) {
@@ -162,7 +176,8 @@ impl Core {
         if !val.overflow {
             return Ok(Bytes::copy_from_slice(val.bytes));
         }
-        let bad = |what| TreeError::Corrupt { at: leaf.page_ref().at(), what: Damage::Malformed(what) };
+        let bad =
+            |what| TreeError::Corrupt { at: leaf.page_ref().at(), what: Damage::Malformed(what) };
         let (len, runs) = overflow_runs(val.bytes);
         if len > VALUE_MAX {
             return Err(bad("overflowing value too long"));
@@ -191,7 +206,10 @@ impl Core {
         pages.extend(index.content().as_chunks::<REF_BYTES>().0.iter().map(|r| PageRef::decode(r)));
         for r in &pages {
             if !alloc.decode(self.read(*r, &[MAP])?.content()) {
-                return Err(TreeError::Corrupt { at: r.at(), what: Damage::Malformed("map of chunks") });
+                return Err(TreeError::Corrupt {
+                    at: r.at(),
+                    what: Damage::Malformed("map of chunks"),
+                });
             }
         }
         if !alloc.is_sound()
@@ -248,9 +266,19 @@ impl Tree {
         Ok(Self::with(space, root, options, pages, alloc))
     }
 
-    fn with(space: Arc<dyn PageSpace>, root: Root, options: &Options, pages: Vec<PageRef>, alloc: Alloc) -> Self {
-        let core =
-            Core { space, uuid: root.uuid, cache: Cache::new(options.cache), current: Mutex::new(Arc::new(root)) };
+    fn with(
+        space: Arc<dyn PageSpace>,
+        root: Root,
+        options: &Options,
+        pages: Vec<PageRef>,
+        alloc: Alloc,
+    ) -> Self {
+        let core = Core {
+            space,
+            uuid: root.uuid,
+            cache: Cache::new(options.cache),
+            current: Mutex::new(Arc::new(root)),
+        };
         Self { core: Arc::new(core), writer: Mutex::new(Writer::new(pages, alloc)) }
     }
 
@@ -311,7 +339,12 @@ impl Tree {
     /// an opening that is what the root refers to, and no more.
     pub fn extents(&self) -> Vec<(u64, u64)> {
         let page = PAGE as u64;
-        self.writer().alloc.extents().into_iter().map(|(first, n)| (first * page, n as u64 * page)).collect()
+        self.writer()
+            .alloc
+            .extents()
+            .into_iter()
+            .map(|(first, n)| (first * page, n as u64 * page))
+            .collect()
     }
 
     /// What the tree holds and takes.
@@ -410,8 +443,8 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Pages that keys with `from <= key < until` and their values take, at most: those of all leaves
-    /// that may have some, none of which is read, and of all long values.
+    /// Pages that keys with `from <= key < until` and their values take, at most: those of all
+    /// leaves that may have some, none of which is read, and of all long values.
     ///
     /// # Errors
     /// [`TreeError::Io`] and [`TreeError::Corrupt`].
@@ -484,7 +517,8 @@ impl Range {
         self.ahead = (2 * self.ahead).min(AHEAD_MOST);
         let mut pages: Vec<(u64, usize)> = Vec::with_capacity(end.saturating_sub(first));
         for i in first..end {
-            // The first key of a leaf is not below its parent's: what is from there on is not wanted.
+            // The first key of a leaf is not below its parent's: what is from there on is not
+            // wanted.
             if i > 0 && self.until.as_ref().is_some_and(|u| node.key(i) >= *u) {
                 break;
             }
@@ -537,7 +571,11 @@ impl Range {
             } else {
                 let (suffix, val) = node.entry(*i);
                 let prefix = node.prefix();
-                if self.until.as_ref().is_some_and(|u| crate::node::compare(u, prefix, suffix).is_le()) {
+                if self
+                    .until
+                    .as_ref()
+                    .is_some_and(|u| crate::node::compare(u, prefix, suffix).is_le())
+                {
                     return Ok(None);
                 }
                 let mut key = Vec::with_capacity(prefix.len() + suffix.len());

@@ -122,7 +122,10 @@ impl Root {
             apart: version == VERSION_APART,
         };
         check_chunk(root.chunk)?;
-        if levels > LEVELS_MAX || (levels == 0) != root.top.is_none() || (root.slots == 0) != root.index.is_none() {
+        if levels > LEVELS_MAX
+            || (levels == 0) != root.top.is_none()
+            || (root.slots == 0) != root.index.is_none()
+        {
             return fail("inconsistent");
         }
         Ok(root)

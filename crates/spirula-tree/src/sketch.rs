@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn a_sketch_knows_all_its_keys_and_next_to_no_others() {
         for n in [1usize, 2, 7, 30, 100] {
-            let keys: Vec<Vec<u8>> = (0..n).map(|i| format!("a common part {i:05} and more").into_bytes()).collect();
+            let keys: Vec<Vec<u8>> =
+                (0..n).map(|i| format!("a common part {i:05} and more").into_bytes()).collect();
             let val = Val { bytes: b"v", overflow: false };
             let items: Vec<Item<'_>> = keys.iter().map(|k| Item { a: k, b: &[], val }).collect();
             let leaf = Node::build(0, &items, Identity { uuid: [1; 16], page: 9, generation: 1 });
@@ -78,7 +79,9 @@ mod tests {
             assert!(keys.iter().all(|k| sketch.may_have(hash(k, b""))), "{n}");
             let (a, b) = keys[0].split_at(5);
             assert_eq!(hash(a, b), hash(&keys[0], b""));
-            let others = (0..10_000).filter(|i| sketch.may_have(hash(format!("another {i}").as_bytes(), b""))).count();
+            let others = (0..10_000)
+                .filter(|i| sketch.may_have(hash(format!("another {i}").as_bytes(), b"")))
+                .count();
             assert!(others < 300, "{others} of 10,000 others with {n} keys");
         }
     }

@@ -34,8 +34,8 @@ pub trait PageSpace: Send + Sync {
         reads.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
     }
 
-    /// Pages (address and bytes of each) that a reader of a range comes to soon: they may be brought closer
-    /// meanwhile. Only a hint, and nobody waits for it.
+    /// Pages (address and bytes of each) that a reader of a range comes to soon: they may be
+    /// brought closer meanwhile. Only a hint, and nobody waits for it.
     fn soon(&self, pages: &[(u64, usize)]) {
         _ = pages;
     }
@@ -57,8 +57,9 @@ pub trait PageSpace: Send + Sync {
     /// [`PAGE`]. At least `adjoining` of them, up to 127, adjoin, between two multiples of
     /// [`Options::chunk`](crate::Options::chunk); the rest may lie anywhere. About a
     /// chunk's worth is welcome, what is not used comes back; none: there is no such
-    /// space. Only `adjoining` 1 must find what there is: else a node lies apart. A page belongs to the tree durably once a root is published whose
-    /// [`extents`](crate::Tree::extents) list it after an opening.
+    /// space. Only `adjoining` 1 must find what there is: else a node lies apart. A page belongs to
+    /// the tree durably once a root is published whose [`extents`](crate::Tree::extents) list it
+    /// after an opening.
     fn grow(&self, adjoining: usize) -> Vec<(u64, u64)>;
 
     /// Takes `bytes` from address `at` on back. No durable root refers to them.

@@ -29,14 +29,19 @@ fn absent_keys_are_told_from_leaves_that_are_not_in_memory() {
     };
     let (first, second) = (absent(11), absent(11));
     assert!(first > 300 && second * 10 < first, "{first} reads, then {second}");
-    // Keys that come later are found, whether their leaves are in memory or not; those that go are not.
+    // Keys that come later are found, whether their leaves are in memory or not; those that go are
+    // not.
     for round in 0..4 {
         let n = |i: usize| (i * 37 + round) % KEYS;
-        let changes: Batch =
-            (0..300).flat_map(|i| [(key(2 * n(i) + 1), Some(vec![8; 50])), (key(2 * n(i)), None)]).collect();
+        let changes: Batch = (0..300)
+            .flat_map(|i| [(key(2 * n(i) + 1), Some(vec![8; 50])), (key(2 * n(i)), None)])
+            .collect();
         tree.commit(&changes, |r| memory.published(r)).unwrap();
         for i in 0..300 {
-            assert!(tree.get(&key(2 * n(i) + 1)).unwrap().is_some() && tree.get(&key(2 * n(i))).unwrap().is_none());
+            assert!(
+                tree.get(&key(2 * n(i) + 1)).unwrap().is_some()
+                    && tree.get(&key(2 * n(i))).unwrap().is_none()
+            );
         }
     }
     assert_clean(&tree);

@@ -82,11 +82,21 @@ fn the_space_is_told_of_the_leaves_of_a_range_before_they_are_read() {
     let (found, seen) = scan(0, None, KEYS);
     assert_eq!(found, KEYS);
     assert!(seen.told.is_empty(), "told of what nobody reads");
-    assert!(seen.untold.len() <= 1 + stats.inner_pages as usize, "{} reads of {}", seen.untold.len(), seen.read);
+    assert!(
+        seen.untold.len() <= 1 + stats.inner_pages as usize,
+        "{} reads of {}",
+        seen.untold.len(),
+        seen.read
+    );
     // A part: of what is behind its end nobody is told.
     let (found, seen) = scan(20_000, Some(21_000), KEYS);
     assert_eq!(found, 1000);
-    assert!(seen.told.is_empty() && seen.read > 25, "{} pages read, {} told for nothing", seen.read, seen.told.len());
+    assert!(
+        seen.told.is_empty() && seen.read > 25,
+        "{} pages read, {} told for nothing",
+        seen.read,
+        seen.told.len()
+    );
     assert!(seen.untold.len() <= 5, "{} reads of {}", seen.untold.len(), seen.read);
     // A page of a listing, whose end is not known: at most as much again as it reads.
     let (found, seen) = scan(30_000, None, 1000);
@@ -99,5 +109,10 @@ fn the_space_is_told_of_the_leaves_of_a_range_before_they_are_read() {
     );
     // Who wants little reads little.
     let (found, seen) = scan(40_000, None, 3);
-    assert!(found == 3 && seen.told.len() <= 8 && seen.read <= 5, "{} told, {} read", seen.told.len(), seen.read);
+    assert!(
+        found == 3 && seen.told.len() <= 8 && seen.read <= 5,
+        "{} told, {} read",
+        seen.told.len(),
+        seen.read
+    );
 }

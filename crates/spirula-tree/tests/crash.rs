@@ -26,7 +26,8 @@ fn persist(durable: &[u8], writes: &[(usize, &[u8])], dice: &mut Dice, how: usiz
         };
         for s in 0..sectors {
             if keep(s, dice) {
-                image[at + s * SECTOR..at + (s + 1) * SECTOR].copy_from_slice(&bytes[s * SECTOR..(s + 1) * SECTOR]);
+                image[at + s * SECTOR..at + (s + 1) * SECTOR]
+                    .copy_from_slice(&bytes[s * SECTOR..(s + 1) * SECTOR]);
             }
         }
     }
@@ -105,7 +106,8 @@ fn enumerate(seed: u64, keys: usize, commits: usize) -> u64 {
 fn after_every_crash_the_published_state_is_whole() {
     // A soak: TREE_SEEDS=200 cargo test -p spirula-tree --release --test crash
     let seeds = std::env::var("TREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
-    let states: u64 = (0..seeds).map(|seed| enumerate(seed, if seed % 2 == 0 { 5 } else { 60 }, 8)).sum();
+    let states: u64 =
+        (0..seeds).map(|seed| enumerate(seed, if seed % 2 == 0 { 5 } else { 60 }, 8)).sum();
     println!("{states} states");
     assert!(states >= 150 * seeds, "{states}");
 }

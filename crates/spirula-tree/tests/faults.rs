@@ -25,7 +25,8 @@ fn every_failing_io_fails_the_commit_and_leaves_the_published_state() {
         apply(&mut model, &first);
         let root = tree.root();
         let tree = space.open(&root, 30_000).unwrap();
-        let mut batch: Batch = (0..40).map(|i| (first[i * 22].0.clone(), Some(dice.value(300_000)))).collect();
+        let mut batch: Batch =
+            (0..40).map(|i| (first[i * 22].0.clone(), Some(dice.value(300_000)))).collect();
         batch.push((b"huge".to_vec(), Some(vec![9; 2 << 20])));
         space.fail_in(Some(nth));
         let result = tree.commit(&batch, |r| space.published(r));
@@ -82,7 +83,8 @@ fn every_flipped_bit_in_a_live_page_is_found() {
     let mut dice = Dice::new(1);
     for page in pages {
         // All of the header's first and the page's last bytes, and some of the others.
-        for byte in (0..64).chain((64..PAGE - 8).filter(|_| dice.one_in(100))).chain(PAGE - 8..PAGE) {
+        for byte in (0..64).chain((64..PAGE - 8).filter(|_| dice.one_in(100))).chain(PAGE - 8..PAGE)
+        {
             let flip = |d: &mut [u8]| d[page + byte] ^= 1 << (byte % 8);
             space.edit(flip);
             let found = space.open(&root, 0).map(|t| t.check().problems.len()).unwrap_or(1);
@@ -105,7 +107,11 @@ fn a_rotten_page_of_a_value_that_goes_costs_no_more_than_its_space() {
     tree.commit(&[(b"a huge one", Some(vec![7; 1200 << 10]))], |r| space.published(r)).unwrap();
     let written: BTreeSet<usize> = (space.recorded().into_iter())
         .flat_map(|op| {
-            if let Op::Write { at, bytes } = op { (at..at + bytes.len()).step_by(PAGE) } else { (0..0).step_by(1) }
+            if let Op::Write { at, bytes } = op {
+                (at..at + bytes.len()).step_by(PAGE)
+            } else {
+                (0..0).step_by(1)
+            }
         })
         .collect();
     let (root, image, mut leaks) = (tree.root(), space.image(), 0);
@@ -118,7 +124,11 @@ fn a_rotten_page_of_a_value_that_goes_costs_no_more_than_its_space() {
             tree.commit(&[(b"a huge one", None::<&[u8]>)], |r| space.published(r)).unwrap();
             assert_eq!(tree.get(b"a huge one").unwrap(), None);
             let (leaked, check) = (tree.stats().leaked_pages, tree.check());
-            assert!(check.problems.iter().all(|p| p.what.contains("nothing refers to it")), "{:?}", check.problems);
+            assert!(
+                check.problems.iter().all(|p| p.what.contains("nothing refers to it")),
+                "{:?}",
+                check.problems
+            );
             assert_eq!(check.problems.len() as u64, leaked);
             leaks += u64::from(leaked > 0);
             tree.commit(&[(b"another", Some(b"one"))], |r| space.published(r)).unwrap();
@@ -144,14 +154,19 @@ fn damage_fails_only_the_reads_that_meet_it_and_is_told_apart() {
     let damaged = |with: &dyn Fn(&mut [u8])| {
         space.edit(|d| with(&mut d[leaf..leaf + PAGE]));
         let tree = space.open(&root, 0).unwrap();
-        let Err(TreeError::Corrupt { at, what }) = tree.get(&all[0].0) else { panic!("damage not noticed") };
+        let Err(TreeError::Corrupt { at, what }) = tree.get(&all[0].0) else {
+            panic!("damage not noticed")
+        };
         assert_eq!(at, leaf as u64);
         assert!(tree.get(&all[599].0).unwrap().is_some());
         let problems = tree.check().problems;
         assert_eq!(problems.len(), 1, "{problems:?}");
         // A commit elsewhere works; one that needs the page does not, and harms nothing.
         assert!(matches!(
-            tree.commit(&all[..1].iter().map(|(k, _)| (k, None::<&[u8]>)).collect::<Vec<_>>(), |_| Ok(())),
+            tree.commit(
+                &all[..1].iter().map(|(k, _)| (k, None::<&[u8]>)).collect::<Vec<_>>(),
+                |_| Ok(())
+            ),
             Err(TreeError::Corrupt { .. })
         ));
         space.edit(|d| d[leaf..leaf + PAGE].copy_from_slice(&sound));
@@ -181,7 +196,9 @@ fn readers_beside_commits_see_one_commit_each() {
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let (stop, scans) = (AtomicBool::new(false), AtomicU64::new(0));
     let round = |n: u32| -> Batch {
-        (0..400u32).map(|i| (i.to_be_bytes().to_vec(), Some([&n.to_be_bytes()[..], &[1; 300]].concat()))).collect()
+        (0..400u32)
+            .map(|i| (i.to_be_bytes().to_vec(), Some([&n.to_be_bytes()[..], &[1; 300]].concat())))
+            .collect()
     };
     tree.commit(&round(0), |_| Ok(())).unwrap();
     std::thread::scope(|s| {

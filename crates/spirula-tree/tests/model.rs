@@ -12,12 +12,17 @@ fn probe(tree: &Tree, model: &Model, dice: &mut Dice, keys: usize) {
     for _ in 0..30 {
         let key = dice.key(keys * 4);
         assert_eq!(tree.get(&key).unwrap().as_deref(), model.get(&key).map(Vec::as_slice));
-        let before = model.range::<Vec<u8>, _>((Bound::Unbounded, Bound::Excluded(&key))).next_back();
+        let before =
+            model.range::<Vec<u8>, _>((Bound::Unbounded, Bound::Excluded(&key))).next_back();
         let found = tree.snapshot().last_before(Some(&key)).unwrap();
-        assert_eq!(found.as_ref().map(|(k, v)| (&k[..], &v[..])), before.map(|(k, v)| (&k[..], &v[..])));
+        assert_eq!(
+            found.as_ref().map(|(k, v)| (&k[..], &v[..])),
+            before.map(|(k, v)| (&k[..], &v[..]))
+        );
         let until = dice.key(keys * 4);
         let got: Vec<_> = tree.range(&key, Some(&until)).map(Result::unwrap).collect();
-        let expected: Vec<_> = if key < until { model.range(key..until).collect() } else { Vec::new() };
+        let expected: Vec<_> =
+            if key < until { model.range(key..until).collect() } else { Vec::new() };
         assert_eq!(got.len(), expected.len());
         assert!(got.iter().zip(expected).all(|((k, v), (mk, mv))| k == mk && v == mv));
     }
@@ -41,7 +46,9 @@ fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits
     for _ in 0..commits {
         let batch = dice.batch(&model, keys, huge);
         let key = |dice: &mut Dice| dice.key(keys * 4);
-        let ranges: Vec<_> = (0..dice.below(12).saturating_sub(8)).map(|_| (key(&mut dice), key(&mut dice))).collect();
+        let ranges: Vec<_> = (0..dice.below(12).saturating_sub(8))
+            .map(|_| (key(&mut dice), key(&mut dice)))
+            .collect();
         match tree.commit_without(&batch, &ranges, |root| space.published(root)) {
             Ok(()) => {
                 model.retain(|k, _| !ranges.iter().any(|(from, until)| from <= k && k < until));
@@ -131,11 +138,18 @@ fn a_tree_grows_in_single_pages_and_gives_them_back() {
     for round in 0..40u32 {
         let lengths = [30, 250, 2050, 3000, 3584, 4096, 5000, 20_000];
         let batch: Batch = (0..60u32)
-            .map(|i| (format!("key {:05}", (i * 97 + round * 31) % 800).into_bytes(), lengths[i as usize % 8]))
+            .map(|i| {
+                (
+                    format!("key {:05}", (i * 97 + round * 31) % 800).into_bytes(),
+                    lengths[i as usize % 8],
+                )
+            })
             .map(|(key, n)| (key, Some(vec![round as u8; n])))
             .collect();
-        let batch: Batch = batch.into_iter().collect::<std::collections::BTreeMap<_, _>>().into_iter().collect();
-        tree.commit(&batch, |r| space.published(r)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let batch: Batch =
+            batch.into_iter().collect::<std::collections::BTreeMap<_, _>>().into_iter().collect();
+        tree.commit(&batch, |r| space.published(r))
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
         apply(&mut model, &batch);
     }
     assert_same(&tree.snapshot(), &model);
@@ -168,7 +182,18 @@ fn no_node_needs_pages_that_adjoin() {
     let free = space.free_pages();
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
-    for n in [3000, 4037, 8132, 262_084, 1 << 20, 3 << 19, (3 << 19) + 9000, 5 << 20, 40 << 20, VALUE_MAX] {
+    for n in [
+        3000,
+        4037,
+        8132,
+        262_084,
+        1 << 20,
+        3 << 19,
+        (3 << 19) + 9000,
+        5 << 20,
+        40 << 20,
+        VALUE_MAX,
+    ] {
         model.insert(format!("{n:09}").into_bytes(), (0..n).map(|i| (i / 4001) as u8).collect());
     }
     insert_long_keys(&mut model);
@@ -180,7 +205,11 @@ fn no_node_needs_pages_that_adjoin() {
     drop(tree);
     let tree = space.open(&root, 1 << 20).unwrap();
     // Some change, some go.
-    let batch: Batch = model.keys().step_by(2).map(|k| (k.clone(), (k.len() > 10).then(|| vec![9; 100_000]))).collect();
+    let batch: Batch = model
+        .keys()
+        .step_by(2)
+        .map(|k| (k.clone(), (k.len() > 10).then(|| vec![9; 100_000])))
+        .collect();
     tree.commit(&batch, |r| space.published(r)).unwrap();
     apply(&mut model, &batch);
     assert_same(&tree.snapshot(), &model);
@@ -200,13 +229,21 @@ fn a_range_of_keys_goes_in_one_commit_and_is_not_written() {
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
     for n in 0..20_000u32 {
-        model.insert(format!("{n:09}").into_bytes(), vec![n as u8; if n % 1000 == 0 { 20_000 } else { 50 }]);
+        model.insert(
+            format!("{n:09}").into_bytes(),
+            vec![n as u8; if n % 1000 == 0 { 20_000 } else { 50 }],
+        );
     }
     let batch: Batch = model.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
     tree.commit(&batch, |r| space.published(r)).unwrap();
     let before = tree.stats().written_bytes;
     // Overlapping and adjoining ranges, one upside down, and what is set anew within them.
-    let ranges = [("000005000", "000012000"), ("000000100", "000005000"), ("000011000", "000019900"), ("2", "1")];
+    let ranges = [
+        ("000005000", "000012000"),
+        ("000000100", "000005000"),
+        ("000011000", "000019900"),
+        ("2", "1"),
+    ];
     let again: Batch = vec![
         (b"000007000".to_vec(), Some(b"new".to_vec())),
         (b"000008001".to_vec(), model.get(&b"000008001"[..]).cloned()),
@@ -218,8 +255,13 @@ fn a_range_of_keys_goes_in_one_commit_and_is_not_written() {
     assert_same(&tree.snapshot(), &model);
     assert_clean(&tree);
     assert_eq!(tree.stats().keys, model.len() as u64);
-    assert!(tree.stats().written_bytes - before < 60 << 10, "{}", tree.stats().written_bytes - before);
-    tree.commit_without(&[] as &[(&[u8], Option<&[u8]>)], &[("", "9")], |r| space.published(r)).unwrap();
+    assert!(
+        tree.stats().written_bytes - before < 60 << 10,
+        "{}",
+        tree.stats().written_bytes - before
+    );
+    tree.commit_without(&[] as &[(&[u8], Option<&[u8]>)], &[("", "9")], |r| space.published(r))
+        .unwrap();
     assert_eq!((tree.stats().keys, tree.stats().levels), (0, 0));
     assert_clean(&tree);
 }
@@ -229,7 +271,23 @@ fn values_and_keys_of_every_length_up_to_the_limits_come_back() {
     let space = Memory::new(1000);
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
-    for n in [0, 1, 3000, 4031, 4032, 4036, 4037, 6143, 6144, 6145, 8132, 262_084, 262_085, 1 << 20, VALUE_MAX] {
+    for n in [
+        0,
+        1,
+        3000,
+        4031,
+        4032,
+        4036,
+        4037,
+        6143,
+        6144,
+        6145,
+        8132,
+        262_084,
+        262_085,
+        1 << 20,
+        VALUE_MAX,
+    ] {
         model.insert(format!("{n:09}").into_bytes(), vec![n as u8; n]);
     }
     insert_long_keys(&mut model);

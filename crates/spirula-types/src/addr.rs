@@ -35,7 +35,9 @@ impl EntityType {
 
     /// The kind of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Mon, Self::Mds, Self::Osd, Self::Client, Self::Mgr].into_iter().find(|k| k.as_str() == name)
+        [Self::Mon, Self::Mds, Self::Osd, Self::Client, Self::Mgr]
+            .into_iter()
+            .find(|k| k.as_str() == name)
     }
 
     /// `mon`, `mds`, `osd`, `client`, `mgr`.
@@ -223,11 +225,21 @@ impl EntityAddr {
                         let flow = u32::from_be_bytes(s.array()?);
                         let ip: [u8; 16] = s.array()?;
                         let scope = if s.remaining() >= 4 { s.u32()? } else { 0 };
-                        Some(SocketAddr::V6(std::net::SocketAddrV6::new(Ipv6Addr::from(ip), port, flow, scope)))
+                        Some(SocketAddr::V6(std::net::SocketAddrV6::new(
+                            Ipv6Addr::from(ip),
+                            port,
+                            flow,
+                            scope,
+                        )))
                     }
                     // A blank address of a peer that does not know its own.
                     0 => None,
-                    other => return Err(DecodeError::Value { what: "address family", value: i64::from(other) }),
+                    other => {
+                        return Err(DecodeError::Value {
+                            what: "address family",
+                            value: i64::from(other),
+                        });
+                    }
                 }
             };
             Ok(Self { kind, nonce, addr })
@@ -243,7 +255,9 @@ impl EntityAddr {
         let family = u16::from_be_bytes([sa[0], sa[1]]);
         let port = u16::from_be_bytes([sa[2], sa[3]]);
         let addr = match family {
-            AF_INET => Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(sa[4], sa[5], sa[6], sa[7])), port)),
+            AF_INET => {
+                Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(sa[4], sa[5], sa[6], sa[7])), port))
+            }
             AF_INET6 => {
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&sa[8..24]);
@@ -251,7 +265,11 @@ impl EntityAddr {
             }
             _ => None,
         };
-        Ok(Self { kind: if addr.is_some() { Self::KIND_LEGACY } else { Self::KIND_NONE }, nonce, addr })
+        Ok(Self {
+            kind: if addr.is_some() { Self::KIND_LEGACY } else { Self::KIND_NONE },
+            nonce,
+            addr,
+        })
     }
 }
 

@@ -1,12 +1,15 @@
-//! What of an object differs between two versions of it: what recovery must copy to a copy that has the older one.
+//! What of an object differs between two versions of it: what recovery must copy to a copy that has
+//! the older one.
 //!
-//! Noted in each log entry, summed up in the missing set (Ceph's "clean regions", the other way round). It may name more
-//! than differs, never less. Attributes are not noted: they are few, and always copied.
+//! Noted in each log entry, summed up in the missing set (Ceph's "clean regions", the other way
+//! round). It may name more than differs, never less. Attributes are not noted: they are few, and
+//! always copied.
 
 use crate::transaction::ObjectOp;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 
-/// Ranges are of whole blocks, as stores have them: bytes. What is copied is then never merged with what was there.
+/// Ranges are of whole blocks, as stores have them: bytes. What is copied is then never merged with
+/// what was there.
 pub const BLOCK: u64 = 4096;
 /// Ranges kept; beyond that, those closest to each other become one.
 const RANGES: usize = 128;
@@ -19,8 +22,8 @@ pub enum Dirty {
     All,
     /// Parts of it.
     Parts {
-        /// Ranges of data, first byte and first byte behind, in order, apart from each other. `u64::MAX` is the end of
-        /// any object.
+        /// Ranges of data, first byte and first byte behind, in order, apart from each other.
+        /// `u64::MAX` is the end of any object.
         data: Vec<(u64, u64)>,
         /// Omap, with its header.
         omap: bool,
@@ -39,8 +42,12 @@ impl Dirty {
         for op in ops {
             match op {
                 ObjectOp::Remove | ObjectOp::CloneFrom(_) => return Self::All,
-                ObjectOp::Write { offset, data } => all.add(*offset, offset.saturating_add(data.len() as u64)),
-                ObjectOp::Zero { offset, length } => all.add(*offset, offset.saturating_add(*length)),
+                ObjectOp::Write { offset, data } => {
+                    all.add(*offset, offset.saturating_add(data.len() as u64))
+                }
+                ObjectOp::Zero { offset, length } => {
+                    all.add(*offset, offset.saturating_add(*length))
+                }
                 ObjectOp::CloneRange { to, length, .. } => all.add(*to, to.saturating_add(*length)),
                 // What is cut off may be written again later, in part.
                 ObjectOp::Truncate { size } => all.add(*size, u64::MAX),
@@ -135,7 +142,10 @@ impl Decode for Dirty {
             return Ok(Self::All);
         }
         if kind > 2 {
-            return Err(DecodeError::Value { what: "kind of what differs", value: i64::from(kind) });
+            return Err(DecodeError::Value {
+                what: "kind of what differs",
+                value: i64::from(kind),
+            });
         }
         let mut all = Self::nothing();
         // Brought into order: it may come from anywhere.
@@ -165,7 +175,8 @@ mod tests {
 
     #[test]
     fn changes_are_noted_in_whole_blocks_and_joined() {
-        let ops = [write(5000, 10), write(8192, 4096), write(100_000, 1), ObjectOp::SetAttrs(Vec::new())];
+        let ops =
+            [write(5000, 10), write(8192, 4096), write(100_000, 1), ObjectOp::SetAttrs(Vec::new())];
         assert_eq!(Dirty::of(&ops), parts(&[(4096, 12_288), (98_304, 102_400)], false));
         assert_eq!(Dirty::of(&[write(1, 0)]), Dirty::nothing());
         let cut = [write(0, 1), ObjectOp::Truncate { size: 5000 }];
@@ -195,7 +206,10 @@ mod tests {
             assert!(data.len() <= RANGES, "seed {seed}");
             assert!(data.windows(2).all(|w| w[0].1 < w[1].0), "seed {seed}: {data:?}");
             for (from, end) in added {
-                assert!(data.iter().any(|r| r.0 <= from && end <= r.1), "seed {seed}: {from}..{end} in {data:?}");
+                assert!(
+                    data.iter().any(|r| r.0 <= from && end <= r.1),
+                    "seed {seed}: {from}..{end} in {data:?}"
+                );
             }
             assert_eq!(from_slice::<Dirty>(&to_vec(&all)).unwrap(), all);
         }

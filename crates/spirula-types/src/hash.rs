@@ -108,7 +108,11 @@ mod tests {
         for n in 1..70 {
             for seed in 0..n {
                 let split = stable_mod(n, n, mask_for(n)) == seed;
-                assert_eq!(range_bits(seed, n + 1) - range_bits(seed, n), u32::from(split), "{seed} {n}");
+                assert_eq!(
+                    range_bits(seed, n + 1) - range_bits(seed, n),
+                    u32::from(split),
+                    "{seed} {n}"
+                );
             }
             assert_eq!(range_bits(n, n + 1), range_bits(stable_mod(n, n, mask_for(n)), n + 1));
         }

@@ -6,7 +6,8 @@
 //! * [`PgId`], [`SpgId`], [`EVersion`], [`ReqId`] — placement groups and their history
 //! * [`HObject`], [`ObjectLocator`] — object identity and the sort order of a PG
 //! * [`EntityAddr`], [`AddrVec`], [`EntityName`] — who and where
-//! * [`transaction`] — what a PG asks its store to change; [`limits`] — how much at a time; [`Dirty`] — what differs between two versions of an object
+//! * [`transaction`] — what a PG asks its store to change; [`limits`] — how much at a time;
+//!   [`Dirty`] — what differs between two versions of an object
 //! * [`hash`] — rjenkins, `stable_mod`; [`errno`] — Ceph's (Linux's) error numbers
 //! * [`features`] — connection feature bits; [`names`] — what may be called how
 
@@ -34,8 +35,8 @@ pub type Epoch = u32;
 pub type OsdId = i32;
 /// Number of a pool, from 1.
 pub type PoolId = i64;
-/// Bits of a pool's number; in a store those above say which shard of an erasure-coded object something is,
-/// and whether it is kept to undo a change of it.
+/// Bits of a pool's number; in a store those above say which shard of an erasure-coded object
+/// something is, and whether it is kept to undo a change of it.
 pub const POOL_BITS: u32 = 47;
 
 /// The pool for whose objects a store uses this number.
@@ -98,7 +99,9 @@ impl spirula_encoding::Encode for Uuid {
     }
 }
 impl spirula_encoding::Decode for Uuid {
-    fn decode(d: &mut spirula_encoding::Decoder<'_>) -> Result<Self, spirula_encoding::DecodeError> {
+    fn decode(
+        d: &mut spirula_encoding::Decoder<'_>,
+    ) -> Result<Self, spirula_encoding::DecodeError> {
         Ok(Self(d.array()?))
     }
 }

@@ -44,7 +44,11 @@ pub struct Excess {
 /// # Errors
 /// [`Excess`].
 pub fn check(what: &'static str, size: usize, limit: usize) -> Result<(), Excess> {
-    if size <= limit { Ok(()) } else { Err(Excess { what, size: size as u64, limit: limit as u64 }) }
+    if size <= limit {
+        Ok(())
+    } else {
+        Err(Excess { what, size: size as u64, limit: limit as u64 })
+    }
 }
 
 impl Transaction {
@@ -67,7 +71,9 @@ impl Transaction {
                         entry.len()
                     }
                     MetaOp::Remove { key } => key.len(),
-                    MetaOp::LogTrim { .. } | MetaOp::LogRewind { .. } | MetaOp::LogRemove { .. } => 0,
+                    MetaOp::LogTrim { .. }
+                    | MetaOp::LogRewind { .. }
+                    | MetaOp::LogRemove { .. } => 0,
                 };
         }
         check("transaction", sum, TRANSACTION_MAX)
@@ -105,9 +111,10 @@ fn check_op(op: &ObjectOp) -> Result<usize, Excess> {
             check("attributes", sum, ATTRS_STORED_MAX)?;
             sum
         }
-        ObjectOp::OmapSet(kv) => {
-            kv.iter().map(|(k, v)| pair("omap key", k, "omap value", v)).sum::<Result<usize, _>>()?
-        }
+        ObjectOp::OmapSet(kv) => kv
+            .iter()
+            .map(|(k, v)| pair("omap key", k, "omap value", v))
+            .sum::<Result<usize, _>>()?,
         ObjectOp::OmapRm(keys) => keys.iter().map(|k| PAIR + k.len()).sum(),
         ObjectOp::OmapRmRange { first, last } => first.len() + last.len(),
         ObjectOp::OmapSetHeader(h) => {
@@ -115,7 +122,9 @@ fn check_op(op: &ObjectOp) -> Result<usize, Excess> {
             h.len()
         }
         ObjectOp::RmAttr(name) => name.len(),
-        ObjectOp::CloneFrom(from) | ObjectOp::CloneRange { from, .. } => from.name.len() + from.key.len(),
+        ObjectOp::CloneFrom(from) | ObjectOp::CloneRange { from, .. } => {
+            from.name.len() + from.key.len()
+        }
         ObjectOp::Touch
         | ObjectOp::Zero { .. }
         | ObjectOp::Truncate { .. }
@@ -157,14 +166,20 @@ mod tests {
             ("omap value", VALUE_MAX, |b| ObjectOp::OmapSet(vec![("k".into(), b)])),
             ("omap header", VALUE_MAX, ObjectOp::OmapSetHeader),
             ("attribute name", KEY_MAX, |b| ObjectOp::SetAttrs(vec![(b, Bytes::new())])),
-            ("attributes", ATTRS_STORED_MAX - PAIR - 1, |b| ObjectOp::SetAttrs(vec![("k".into(), b)])),
-            ("transaction", TRANSACTION_MAX - 2 * PART - 1, |data| ObjectOp::Write { offset: 0, data }),
+            ("attributes", ATTRS_STORED_MAX - PAIR - 1, |b| {
+                ObjectOp::SetAttrs(vec![("k".into(), b)])
+            }),
+            ("transaction", TRANSACTION_MAX - 2 * PART - 1, |data| ObjectOp::Write {
+                offset: 0,
+                data,
+            }),
         ];
         for (what, limit, op) in tries {
             assert_eq!(of(op(zeros(limit))), Ok(()), "{what}");
             assert_eq!(of(op(zeros(limit + 1))), Err(what));
         }
-        // What is empty counts, too: with an object, and its own part, so many are all there may be.
+        // What is empty counts, too: with an object, and its own part, so many are all there may
+        // be.
         let most = (TRANSACTION_MAX - 2 * PART - 1) / PAIR;
         let pairs = |n: usize| of(ObjectOp::OmapSet(vec![Default::default(); n]));
         assert_eq!([pairs(most), pairs(most + 1)], [Ok(()), Err("transaction")]);

@@ -6,11 +6,13 @@ pub const NAME_MAX: usize = 250;
 pub const POOL_NAME_MAX: usize = 1024;
 
 /// May a monitor, a manager, a metadata server or a host be called that? As Ceph's: letters, digits
-/// and `-_.`, beginning with a letter or digit. Such a name is a directory's, a file's, a configuration
-/// section's and part of a key of the monitors' store.
+/// and `-_.`, beginning with a letter or digit. Such a name is a directory's, a file's, a
+/// configuration section's and part of a key of the monitors' store.
 pub fn is_daemon_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
+    name.len() <= NAME_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(plain)
 }
 
 /// May a pool be called that? Anything that can be printed in one line, as in Ceph.

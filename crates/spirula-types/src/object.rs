@@ -241,7 +241,11 @@ impl Decode for ObjectLocator {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("object_locator_t", 6, |d, v| {
             if v < 3 {
-                return Err(DecodeError::TooOld { what: "object_locator_t", version: v, oldest: 3 });
+                return Err(DecodeError::TooOld {
+                    what: "object_locator_t",
+                    version: v,
+                    oldest: 3,
+                });
             }
             let pool = d.i64()?;
             d.i32()?;

@@ -86,7 +86,9 @@ impl SpgId {
     /// Parses `2.1f` and `2.1fs0`.
     pub fn parse(s: &str) -> Option<Self> {
         match s.split_once('s') {
-            Some((pg, shard)) => Some(Self { pg: PgId::parse(pg)?, shard: shard.parse().ok().filter(|s| *s >= 0)? }),
+            Some((pg, shard)) => {
+                Some(Self { pg: PgId::parse(pg)?, shard: shard.parse().ok().filter(|s| *s >= 0)? })
+            }
             None => PgId::parse(s).map(Self::whole),
         }
     }
@@ -254,7 +256,9 @@ impl Encode for ReqId {
 
 impl Decode for ReqId {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("osd_reqid_t", 2, |d, _| Ok(Self { name: d.get()?, tid: d.u64()?, inc: d.i32()? }))
+        d.versioned("osd_reqid_t", 2, |d, _| {
+            Ok(Self { name: d.get()?, tid: d.u64()?, inc: d.i32()? })
+        })
     }
 }
 
@@ -267,7 +271,13 @@ mod tests {
     fn a_member_of_a_replicated_pool_is_written_as_its_number() {
         assert_eq!(to_vec(&Peer::whole(7)), to_vec(&7i32));
         assert_eq!(to_vec(&Peer::NONE), to_vec(&-1i32));
-        for p in [Peer::whole(0), Peer::NONE, Peer::new(0, 0), Peer::new(Peer::OSD_MAX, 126), Peer::new(5, 3)] {
+        for p in [
+            Peer::whole(0),
+            Peer::NONE,
+            Peer::new(0, 0),
+            Peer::new(Peer::OSD_MAX, 126),
+            Peer::new(5, 3),
+        ] {
             assert_eq!(from_slice::<Peer>(&to_vec(&p)).unwrap(), p);
         }
     }

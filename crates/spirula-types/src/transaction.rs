@@ -21,7 +21,8 @@ pub enum ObjectOp {
         /// The bytes.
         data: Bytes,
     },
-    /// Makes a range read as zeros (freeing space); extends the object to its end if needed; creates it.
+    /// Makes a range read as zeros (freeing space); extends the object to its end if needed;
+    /// creates it.
     Zero {
         /// First byte.
         offset: u64,
@@ -56,10 +57,11 @@ pub enum ObjectOp {
     OmapClear,
     /// Sets the omap header; creates the object.
     OmapSetHeader(Bytes),
-    /// Makes this object a copy (data, attributes, omap) of `from`, sharing space. Replaces what was here.
+    /// Makes this object a copy (data, attributes, omap) of `from`, sharing space. Replaces what
+    /// was here.
     CloneFrom(HObject),
-    /// Makes a range read as a range of `from` does (as zeros behind its end), sharing whole blocks where both
-    /// ranges lie alike in theirs; extends the object to its end if needed; creates it.
+    /// Makes a range read as a range of `from` does (as zeros behind its end), sharing whole blocks
+    /// where both ranges lie alike in theirs; extends the object to its end if needed; creates it.
     CloneRange {
         /// The object copied from; may be this one.
         from: HObject,
@@ -70,7 +72,8 @@ pub enum ObjectOp {
         /// First byte here.
         to: u64,
     },
-    /// Sets the flags of the client's allocation hint (`CEPH_OSD_ALLOC_HINT_FLAG_…`); creates the object.
+    /// Sets the flags of the client's allocation hint (`CEPH_OSD_ALLOC_HINT_FLAG_…`); creates the
+    /// object.
     AllocHint(u32),
 }
 
@@ -292,7 +295,11 @@ fn encode_op(o: &mut Encoder, op: &ObjectOp) {
     }
 }
 
-fn decode_op(d: &mut Decoder<'_>, payload: &Bytes, at: &mut usize) -> Result<ObjectOp, DecodeError> {
+fn decode_op(
+    d: &mut Decoder<'_>,
+    payload: &Bytes,
+    at: &mut usize,
+) -> Result<ObjectOp, DecodeError> {
     Ok(match d.u8()? {
         1 => ObjectOp::Touch,
         2 => {
@@ -319,7 +326,12 @@ fn decode_op(d: &mut Decoder<'_>, payload: &Bytes, at: &mut usize) -> Result<Obj
         12 => ObjectOp::OmapClear,
         13 => ObjectOp::OmapSetHeader(d.get()?),
         14 => ObjectOp::CloneFrom(d.get()?),
-        15 => ObjectOp::CloneRange { from: d.get()?, offset: d.u64()?, length: d.u64()?, to: d.u64()? },
+        15 => ObjectOp::CloneRange {
+            from: d.get()?,
+            offset: d.u64()?,
+            length: d.u64()?,
+            to: d.u64()?,
+        },
         16 => ObjectOp::AllocHint(d.u32()?),
         v => return Err(DecodeError::Value { what: "object op", value: i64::from(v) }),
     })
@@ -384,7 +396,11 @@ mod tests {
         t.object(&o, ObjectOp::SetAttrs(vec![("_".into(), "x".into())]));
         t.object(&o, ObjectOp::AllocHint(256));
         t.object(&o, ObjectOp::CloneRange { from: o.clone(), offset: 1, length: 2, to: 3 });
-        t.meta.push(MetaOp::LogAppend { pg: PgId::new(1, 2), version: EVersion::new(3, 4), entry: "e".into() });
+        t.meta.push(MetaOp::LogAppend {
+            pg: PgId::new(1, 2),
+            version: EVersion::new(3, 4),
+            entry: "e".into(),
+        });
         let (h, p) = t.split();
         assert_eq!(p.as_ptr(), data.as_ptr());
         assert_eq!(Transaction::join(&h, &p).unwrap(), t);

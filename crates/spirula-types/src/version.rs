@@ -5,4 +5,5 @@ pub const CEPH: &str = "16.2.15";
 /// Its name.
 pub const RELEASE: &str = "pacific";
 /// What daemons report as their version, in the form that Ceph's tools expect.
-pub const TEXT: &str = concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");
+pub const TEXT: &str =
+    concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");

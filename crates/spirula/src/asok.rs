@@ -57,10 +57,14 @@ pub fn open(path: &Path, hub: &Hub, addrs: &AddrVec) -> anyhow::Result<AdminSock
     serve(path, move |command| tell_local(&hub, &addrs, command, PATIENCE))
 }
 
-fn serve(path: &Path, ask: impl Fn(String) -> Option<Answer> + Send + Sync + 'static) -> anyhow::Result<AdminSocket> {
+fn serve(
+    path: &Path,
+    ask: impl Fn(String) -> Option<Answer> + Send + Sync + 'static,
+) -> anyhow::Result<AdminSocket> {
     if path.as_os_str().len() > PATH_MAX {
         bail!(
-            "{}: the path of a socket has at most {PATH_MAX} bytes; choose another with admin_socket",
+            "{}: the path of a socket has at most {PATH_MAX} bytes; choose another with \
+                admin_socket",
             path.display()
         );
     }
@@ -74,7 +78,8 @@ fn serve(path: &Path, ask: impl Fn(String) -> Option<Answer> + Send + Sync + 'st
         }
         _ => {}
     }
-    let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .with_context(|| format!("protect {}", path.display()))?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -98,12 +103,13 @@ fn serve(path: &Path, ask: impl Fn(String) -> Option<Answer> + Send + Sync + 'st
                     continue;
                 }
                 let (ask, open_here) = (ask.clone(), open.clone());
-                let spawned = std::thread::Builder::new().name("admin-request".into()).spawn(move || {
-                    if let Err(e) = answer(stream, &*ask) {
-                        tracing::debug!("admin socket: {e:#}");
-                    }
-                    open_here.fetch_sub(1, Ordering::Relaxed);
-                });
+                let spawned =
+                    std::thread::Builder::new().name("admin-request".into()).spawn(move || {
+                        if let Err(e) = answer(stream, &*ask) {
+                            tracing::debug!("admin socket: {e:#}");
+                        }
+                        open_here.fetch_sub(1, Ordering::Relaxed);
+                    });
                 if let Err(e) = spawned {
                     open.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!("cannot serve an admin socket request: {e}");
@@ -130,7 +136,10 @@ fn answer(mut stream: UnixStream, ask: &dyn Fn(String) -> Option<Answer>) -> any
         Err(why) => failure(-spirula_types::errno::EINVAL, &why),
     };
     let length = u32::try_from(reply.len()).context("the answer is too long")?;
-    stream.write_all(&length.to_be_bytes()).and_then(|()| stream.write_all(&reply)).context("write the answer")
+    stream
+        .write_all(&length.to_be_bytes())
+        .and_then(|()| stream.write_all(&reply))
+        .context("write the answer")
 }
 
 fn failure(code: i32, why: &str) -> Vec<u8> {
@@ -158,14 +167,21 @@ fn request(stream: &mut UnixStream) -> anyhow::Result<Result<String, String>> {
             return Ok(Err(format!("a command has at most {REQUEST_MAX} bytes")));
         }
     }
-    let Ok(text) = String::from_utf8(bytes) else { return Ok(Err("the command is not UTF-8 text".into())) };
+    let Ok(text) = String::from_utf8(bytes) else {
+        return Ok(Err("the command is not UTF-8 text".into()));
+    };
     let text = text.trim();
     Ok(match serde_json::from_str::<serde_json::Value>(text) {
         Ok(v) if v["prefix"].is_string() => Ok(text.to_owned()),
         Ok(v) if v.is_object() => Err("the command has no 'prefix'".into()),
         // As older tools send it: the words alone.
-        _ if !text.is_empty() && !text.starts_with(['{', '[']) => Ok(json!({ "prefix": text }).to_string()),
-        _ => Err(format!("'{}' is not a command in JSON", text.chars().take(100).collect::<String>())),
+        _ if !text.is_empty() && !text.starts_with(['{', '[']) => {
+            Ok(json!({ "prefix": text }).to_string())
+        }
+        _ => Err(format!(
+            "'{}' is not a command in JSON",
+            text.chars().take(100).collect::<String>()
+        )),
     })
 }
 

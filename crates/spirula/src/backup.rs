@@ -1,12 +1,12 @@
 //! `spirula backup`: a copy of a cluster's directory, whole and of one moment.
 //!
-//! The copy is a cluster's directory itself: `spirula up --dir COPY` runs it. Of a running cluster the OSDs
-//! are stopped cleanly while it is made, so that no store is copied half written and no two of
-//! different moments; clients wait, and monitors and managers go on. The monitors' stores are copied as all of them
-//! were at one moment, however much is written meanwhile ([`spirula_mon::copy_stores`]), and are verified before the
-//! copy is said to be made. On file systems that share
-//! blocks between files (XFS, btrfs) that takes moments. What makes a directory a cluster's
-//! (`cluster.json`) is written last: a copy that was cut short is none.
+//! The copy is a cluster's directory itself: `spirula up --dir COPY` runs it. Of a running cluster
+//! the OSDs are stopped cleanly while it is made, so that no store is copied half written and no
+//! two of different moments; clients wait, and monitors and managers go on. The monitors' stores
+//! are copied as all of them were at one moment, however much is written meanwhile
+//! ([`spirula_mon::copy_stores`]), and are verified before the copy is said to be made. On file
+//! systems that share blocks between files (XFS, btrfs) that takes moments. What makes a directory
+//! a cluster's (`cluster.json`) is written last: a copy that was cut short is none.
 
 use crate::cluster::Cluster;
 use crate::control;
@@ -89,14 +89,16 @@ impl Copy {
         if to.starts_with(dir.path()) {
             bail!("{} is within the cluster's own directory", to.display());
         }
-        fs::create_dir(to).with_context(|| format!("make {}, which must not be there", to.display()))?;
+        fs::create_dir(to)
+            .with_context(|| format!("make {}, which must not be there", to.display()))?;
         Ok(Self { to: to.to_owned(), done: false })
     }
 
     /// Copies everything. Nothing but monitors may be at work. Returns the bytes of the files.
     fn whole(mut self, dir: &ClusterDir) -> anyhow::Result<u64> {
         let mut bytes = 0;
-        let entries = fs::read_dir(dir.path()).with_context(|| format!("look into {}", dir.path().display()))?;
+        let entries = fs::read_dir(dir.path())
+            .with_context(|| format!("look into {}", dir.path().display()))?;
         let mut names = entries.map(|e| Ok(e?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
         names.sort();
         // Stores before the monitors, which may know more than they do, never less.
@@ -104,7 +106,8 @@ impl Copy {
         for name in names {
             let text = name.to_string_lossy();
             let (from, to) = (dir.join(&name), self.to.join(&name));
-            let store = ["mon.", "osd.", "mgr."].iter().any(|k| text.starts_with(k)) && from.is_dir();
+            let store =
+                ["mon.", "osd.", "mgr."].iter().any(|k| text.starts_with(k)) && from.is_dir();
             if store {
                 bytes += copy_dir(&from, &to)?;
                 if MonStore::exists(&from) {
@@ -123,14 +126,17 @@ impl Copy {
             bytes += copy_file(&dir.conf(), &self.to.join("ceph.conf"))?;
         }
         if let Some(parent) = self.to.parent() {
-            File::open(parent).and_then(|d| d.sync_all()).with_context(|| format!("sync {}", parent.display()))?;
+            File::open(parent)
+                .and_then(|d| d.sync_all())
+                .with_context(|| format!("sync {}", parent.display()))?;
         }
         self.done = true;
         Ok(bytes)
     }
 }
 
-/// Copies the files of a store, but for those of monitors ([`STORE_FILES`]), which are in use: they are copied as of one moment.
+/// Copies the files of a store, but for those of monitors ([`STORE_FILES`]), which are in use: they
+/// are copied as of one moment.
 fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
     fs::create_dir(to).with_context(|| format!("make {}", to.display()))?;
     let entries = fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;
@@ -139,10 +145,15 @@ fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<u64> {
     for name in names {
         let path = from.join(&name);
         if path.is_symlink() {
-            bail!("{} is a link to a device; carry that store with 'spirula store export'", path.display());
+            bail!(
+                "{} is a link to a device; carry that store with 'spirula store export'",
+                path.display()
+            );
         }
         let text = name.to_string_lossy();
-        let elsewhere = text.ends_with(".lock") || text.ends_with(".tmp") || STORE_FILES.contains(&text.as_ref());
+        let elsewhere = text.ends_with(".lock")
+            || text.ends_with(".tmp")
+            || STORE_FILES.contains(&text.as_ref());
         if path.is_file() && !elsewhere {
             bytes += copy_file(&path, &to.join(&name))?;
         }

@@ -4,7 +4,10 @@ use crate::dir::ClusterDir;
 use crate::guests::With;
 use crate::size::Life;
 use crate::size::Size;
-use crate::{backup, block, control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
+use crate::{
+    backup, block, control, found, join, local, options, osd_prepare, process, status, store_cmd,
+    up,
+};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use spirula_store::IoChoice;
 use std::ffi::OsString;
@@ -14,7 +17,9 @@ use std::path::PathBuf;
 /// A small, fast storage cluster that speaks Ceph: one binary, every role.
 #[derive(Debug, Parser)]
 #[command(name = "spirula", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 already running / not running.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 already running / not running."
+)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -31,11 +36,13 @@ enum Command {
     /// Measure a cluster, Spirula's or Ceph's, and what is below it
     #[command(subcommand)]
     Bench(Box<spirula_lab::args::Bench>),
-    /// Break something under a load that knows what it must read, put it back, and tell what came of it
+    /// Break something under a load that knows what it must read, put it back, and tell what came
+    /// of it
     Drill(Box<spirula_lab::args::DrillArgs>),
     /// Make one page (HTML) of results of 'spirula bench' and 'spirula drill', side by side
     Report(spirula_lab::args::ReportArgs),
-    /// Copy a cluster's directory, also while it runs: the copy is whole, of one moment, and can be run
+    /// Copy a cluster's directory, also while it runs: the copy is whole, of one moment, and can be
+    /// run
     Backup(BackupArgs),
     /// Make a new cluster of several hosts: its first monitor and manager, on this host
     Create(CreateArgs),
@@ -70,7 +77,8 @@ enum Command {
         #[command(subcommand)]
         command: store_cmd::StoreCommand,
     },
-    /// Serve block images by the protocol NBD, to qemu, nbd-client and others that do not speak Ceph
+    /// Serve block images by the protocol NBD, to qemu, nbd-client and others that do not speak
+    /// Ceph
     #[command(subcommand)]
     Nbd(NbdCommand),
     /// Make a block device of an image, through FUSE and a loop device, and print its name
@@ -79,12 +87,14 @@ enum Command {
     Unmap(block::map::UnmapArgs),
     /// List such devices
     Mapped,
-    /// Print shell completions, for example: spirula completions bash > /etc/bash_completion.d/spirula
+    /// Print shell completions, for example: spirula completions bash >
+    /// /etc/bash_completion.d/spirula
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages (spirula.1, spirula-up.1, …) into a directory, for example /usr/local/share/man/man1
+    /// Write the manual pages (spirula.1, spirula-up.1, …) into a directory, for example
+    /// /usr/local/share/man/man1
     Man {
         /// The directory; created if missing
         dir: PathBuf,
@@ -116,13 +126,15 @@ pub struct UpArgs {
     /// Make the new cluster without authentication: whoever reaches it may do everything
     #[arg(long)]
     pub no_auth: bool,
-    /// Address to listen on, by which clients reach this machine [default for a new cluster: 127.0.0.1]
+    /// Address to listen on, by which clients reach this machine [default for a new cluster:
+    /// 127.0.0.1]
     #[arg(long)]
     pub bind: Option<IpAddr>,
     /// Return when the cluster is ready, leaving it running in the background
     #[arg(long)]
     pub detach: bool,
-    /// Daemons of Ceph's to run beside the cluster, where they are installed; may be given several times
+    /// Daemons of Ceph's to run beside the cluster, where they are installed; may be given several
+    /// times
     #[arg(long, value_enum)]
     pub with: Vec<With>,
     /// Memory for the whole process: caches and payloads in flight are kept below it
@@ -167,8 +179,10 @@ pub enum Links {
 /// Arguments of `spirula mon|mgr|osd`. Every option of Ceph's daemons that we know can be given,
 /// too: `--public-network 10.0.0.0/8`.
 #[derive(Debug, Clone, ClapArgs)]
-#[command(after_help = "Any option of ceph.conf can be given as well, for example --mon-host, --public-network, \
-                        --cluster-network, --crush-location. Order of precedence: command line, CEPH_ARGS, \
+#[command(after_help = "Any option of ceph.conf can be given as well, for example --mon-host, \
+        --public-network, \
+                        --cluster-network, --crush-location. Order of precedence: command line, \
+                        CEPH_ARGS, \
                         SPIRULA_<OPTION>, the file, 'ceph config set', defaults.")]
 pub struct DaemonArgs {
     /// Directory of this host: stores, keyrings, sockets, ceph.conf
@@ -218,7 +232,8 @@ pub struct CreateArgs {
     /// Directory of this host: stores, keyrings, sockets, ceph.conf; must be new
     #[arg(long, default_value = "./spirula-data")]
     pub dir: PathBuf,
-    /// Address of this host where the others find its monitor, as 10.0.0.1, 10.0.0.1:3300 or [fd00::1]:3300
+    /// Address of this host where the others find its monitor, as 10.0.0.1, 10.0.0.1:3300 or
+    /// [fd00::1]:3300
     #[arg(long)]
     pub addr: String,
     /// Name of the monitor
@@ -264,8 +279,8 @@ pub struct RejoinArgs {
 /// Arguments of `spirula join`.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct JoinArgs {
-    /// What 'spirula token create' printed; @FILE reads it from a file, - from standard input, where no other user
-    /// of this machine sees it as he sees a command line
+    /// What 'spirula token create' printed; @FILE reads it from a file, - from standard input,
+    /// where no other user of this machine sees it as he sees a command line
     pub token: String,
     /// Directory of this host: stores, keyrings, sockets, ceph.conf; created if missing
     #[arg(long, default_value = "./spirula-data")]
@@ -276,10 +291,12 @@ pub struct JoinArgs {
     /// Capacity of each of those, for example 100G; space is taken as it is used [default: 10G]
     #[arg(long)]
     pub osd_size: Option<Size>,
-    /// A block device to make an OSD of; may be given several times. One that holds anything is refused
+    /// A block device to make an OSD of; may be given several times. One that holds anything is
+    /// refused
     #[arg(long)]
     pub device: Vec<PathBuf>,
-    /// One of these devices that may be overwritten though it holds something; may be given several times
+    /// One of these devices that may be overwritten though it holds something; may be given several
+    /// times
     #[arg(long, value_name = "PATH")]
     pub force: Vec<PathBuf>,
     /// Class of the OSDs' devices [default: what the kernel says, hdd or ssd]
@@ -291,7 +308,8 @@ pub struct JoinArgs {
     /// Run a monitor here, too, of this name [default name: this host's]; the token must be for it
     #[arg(long, value_name = "NAME", num_args = 0..=1)]
     pub mon: Option<Option<String>>,
-    /// Address of that monitor [default: in public_network, else on the way to the others; port 3300]
+    /// Address of that monitor [default: in public_network, else on the way to the others; port
+    /// 3300]
     #[arg(long)]
     pub mon_addr: Option<String>,
     /// Run a manager here, too, of this name [default name: this host's]
@@ -482,14 +500,20 @@ impl Args {
             Command::Create(a) => found::create(&a),
             Command::Join(a) => join::join(&a),
             Command::Token(c) => join::token(&c),
-            Command::Host(HostCommand::Start(a)) => local::start(&ClusterDir::new(&a.dir)?, &a.names, false),
+            Command::Host(HostCommand::Start(a)) => {
+                local::start(&ClusterDir::new(&a.dir)?, &a.names, false)
+            }
             Command::Host(HostCommand::Stop(a)) => local::stop(&ClusterDir::new(&a.dir)?, &a.names),
             Command::Host(HostCommand::Ls { dir }) => local::list(&ClusterDir::new(&dir)?),
             Command::Mon { command: Some(MonCommand::Rejoin(a)), .. } => found::rejoin(&a),
             Command::Mon { command: None, daemon } => process::run(process::Kind::Mon, &daemon),
             Command::Mgr(a) => process::run(process::Kind::Mgr, &a),
-            Command::Osd { command: Some(OsdCommand::Start(a)), .. } => control::osd(&a.dir, "osd-start", a.id, a.json),
-            Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => control::osd(&a.dir, "osd-stop", a.id, a.json),
+            Command::Osd { command: Some(OsdCommand::Start(a)), .. } => {
+                control::osd(&a.dir, "osd-start", a.id, a.json)
+            }
+            Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => {
+                control::osd(&a.dir, "osd-stop", a.id, a.json)
+            }
             Command::Osd { command: Some(OsdCommand::Recreate(a)), .. } => {
                 control::osd(&a.dir, "osd-recreate", a.id, a.json)
             }

@@ -23,7 +23,8 @@ pub fn write(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<()> {
     }
     if let Some(other) = other_cluster(dir, m) {
         anyhow::bail!(
-            "{} names another cluster, fsid {other}; the cluster in this directory is {}: mend or remove the file",
+            "{} names another cluster, fsid {other}; the cluster in this directory is {}: mend or \
+                remove the file",
             dir.conf().display(),
             m.fsid
         );
@@ -32,7 +33,8 @@ pub fn write(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<()> {
 }
 
 fn mon_host(m: &Manifest) -> String {
-    let all: Vec<String> = crate::cluster::mon_addrs(m).iter().map(|(_, a)| format!("v2:{a}")).collect();
+    let all: Vec<String> =
+        crate::cluster::mon_addrs(m).iter().map(|(_, a)| format!("v2:{a}")).collect();
     all.join(",")
 }
 
@@ -44,15 +46,20 @@ fn is_current(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<bool> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(e).with_context(|| format!("read {}", path.display())),
     };
-    let old = ConfFile::parse(&old).map_err(|e| anyhow::anyhow!("{}: {e}; mend or remove it", path.display()))?;
+    let old = ConfFile::parse(&old)
+        .map_err(|e| anyhow::anyhow!("{}: {e}; mend or remove it", path.display()))?;
     let is = |name: &str, value: &str| old.global(name) == Some(value);
     // A directory that was moved, or an older spirula's file without the sockets' place.
     let socket = socket(dir);
-    let here = old.of("osd", "0").iter().any(|(name, value, _)| name == "admin_socket" && *value == socket);
+    let here = old
+        .of("osd", "0")
+        .iter()
+        .any(|(name, value, _)| name == "admin_socket" && *value == socket);
     Ok(is("fsid", &m.fsid.to_string()) && is("mon_host", &mon_host(m)) && here)
 }
 
-/// The fsid in the file, if it is not this cluster's. What somebody wrote there is not for us to overrule.
+/// The fsid in the file, if it is not this cluster's. What somebody wrote there is not for us to
+/// overrule.
 fn other_cluster(dir: &ClusterDir, m: &Manifest) -> Option<String> {
     let text = std::fs::read_to_string(dir.conf()).ok()?;
     let conf = ConfFile::parse(&text).ok()?;
@@ -73,7 +80,8 @@ fn auth(dir: &ClusterDir, m: &Manifest) -> String {
     };
     // Clusters of the first version have one keyring that means nothing.
     let old = dir.join("keyring").exists();
-    let keyring = if old { format!("{path}/keyring") } else { format!("{path}/ceph.$name.keyring") };
+    let keyring =
+        if old { format!("{path}/keyring") } else { format!("{path}/ceph.$name.keyring") };
     format!(
         "{note}auth_cluster_required = {method}\nauth_service_required = {method}\n\
          auth_client_required = {method}\nkeyring = {keyring}\n"

@@ -57,7 +57,9 @@ impl ConfFile {
                 continue;
             }
             let Some((name, value)) = line.split_once('=') else {
-                return Err(format!("line {begun}: '{line}' is neither [section] nor name = value"));
+                return Err(format!(
+                    "line {begun}: '{line}' is neither [section] nor name = value"
+                ));
             };
             out.entries.push(Entry {
                 section: section.clone(),
@@ -74,7 +76,10 @@ impl ConfFile {
         let own = format!("{kind}.{id}");
         let mut out = Vec::new();
         for section in ["global", kind, &own] {
-            let of = self.entries.iter().filter(|e| e.section == section && options::find(&e.name).is_some());
+            let of = self
+                .entries
+                .iter()
+                .filter(|e| e.section == section && options::find(&e.name).is_some());
             out.extend(of.map(|e| (e.name.clone(), e.value.clone(), e.line)));
         }
         out
@@ -93,7 +98,8 @@ impl ConfFile {
             let kind = s.split('.').next().unwrap_or_default();
             matches!(kind, "global" | "mon" | "mgr" | "osd")
         };
-        let unknown = self.entries.iter().filter(|e| ours(&e.section) && options::find(&e.name).is_none());
+        let unknown =
+            self.entries.iter().filter(|e| ours(&e.section) && options::find(&e.name).is_none());
         unknown.map(|e| (e.name.clone(), e.line)).collect()
     }
 }
@@ -142,7 +148,8 @@ mod tests {
 
     #[test]
     fn names_comments_quotes_and_continuations_are_understood() {
-        let text = "fsid = x ; early\n[global]\nmon host = [v2:10.0.0.1:3300,v1:10.0.0.1:6789] \\\n  10.0.0.2\n\
+        let text = "fsid = x ; early\n[global]\nmon host = [v2:10.0.0.1:3300,v1:10.0.0.1:6789] \
+            \\\n  10.0.0.2\n\
                     # all of it\n[osd.1]\n  osd-data=\"/a;b\"\nhost = a\\#b\nbogus option = 1\n";
         let c = ConfFile::parse(text).unwrap();
         assert_eq!(c.global("fsid"), Some("x"));

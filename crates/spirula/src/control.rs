@@ -3,8 +3,8 @@
 //! One JSON object a line, one answer a line, on `DIR/control.sock`. Requests:
 //! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`,
 //! `{"do":"osd-recreate","id":N}`, `{"do":"backup","to":"PATH"}`.
-//! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…","unmet":false}` (true: it is so already). `stop` is answered when the
-//! cluster has stopped.
+//! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…","unmet":false}` (true: it is so already).
+//! `stop` is answered when the cluster has stopped.
 
 use crate::Unmet;
 use crate::dir::ClusterDir;
@@ -33,14 +33,23 @@ pub fn ask(dir: &ClusterDir, request: &Value) -> anyhow::Result<Option<Value>> {
 ///
 /// # Errors
 /// As [`ask`].
-pub fn ask_within(dir: &ClusterDir, request: &Value, patience: Duration) -> anyhow::Result<Option<Value>> {
+pub fn ask_within(
+    dir: &ClusterDir,
+    request: &Value,
+    patience: Duration,
+) -> anyhow::Result<Option<Value>> {
     let Ok(mut stream) = UnixStream::connect(dir.socket()) else { return Ok(None) };
     stream.set_read_timeout(Some(patience)).context("set a time limit")?;
     writeln!(stream, "{request}").context("write to the control socket")?;
     let mut line = String::new();
-    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line).context("read from the control socket")?;
+    BufReader::new(stream.take(LINE_MAX))
+        .read_line(&mut line)
+        .context("read from the control socket")?;
     if line.is_empty() {
-        bail!("the cluster closed the control socket without an answer; see {}", dir.log().display());
+        bail!(
+            "the cluster closed the control socket without an answer; see {}",
+            dir.log().display()
+        );
     }
     let v: Value = serde_json::from_str(&line).context("understand the cluster's answer")?;
     if v["ok"] == true {
@@ -73,7 +82,10 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         crate::out!("{}", json!({"stopped": true, "seconds": answer["seconds"]}));
     } else {
-        crate::out!("stopped the cluster in {}; its data stays, 'spirula up' starts it again", dir.path().display());
+        crate::out!(
+            "stopped the cluster in {}; its data stays, 'spirula up' starts it again",
+            dir.path().display()
+        );
     }
     Ok(())
 }
@@ -85,7 +97,9 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
 pub fn osd(dir: &Path, action: &str, id: i32, as_json: bool) -> anyhow::Result<()> {
     let dir = ClusterDir::new(dir)?;
     dir.require()?;
-    let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else { return Err(not_running(&dir)) };
+    let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else {
+        return Err(not_running(&dir));
+    };
     if as_json {
         crate::out!("{}", json!({"osd": id, "running": action != "osd-stop"}));
     } else {
@@ -102,7 +116,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An empty answer, and what ends when it was written: whoever has that may let the process end then, and no earlier.
+    /// An empty answer, and what ends when it was written: whoever has that may let the process end
+    /// then, and no earlier.
     pub fn noticed() -> (Self, mpsc::Receiver<()>) {
         let (tx, rx) = mpsc::channel();
         (Self { value: Value::Null, _written: Some(tx) }, rx)
@@ -131,7 +146,8 @@ pub fn serve(
     let path = dir.socket();
     // A socket file of an earlier process: the directory's lock says that nobody uses it.
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
     let handle = std::sync::Arc::new(handle);
     std::thread::Builder::new()
         .name("control".into())
@@ -139,11 +155,12 @@ pub fn serve(
             for stream in listener.incoming().flatten() {
                 let handle = handle.clone();
                 // One short-lived thread a request: a slow one must not hold up `down`.
-                let spawned = std::thread::Builder::new().name("control-request".into()).spawn(move || {
-                    if let Err(e) = answer(stream, &*handle) {
-                        tracing::debug!("control request failed: {e:#}");
-                    }
-                });
+                let spawned =
+                    std::thread::Builder::new().name("control-request".into()).spawn(move || {
+                        if let Err(e) = answer(stream, &*handle) {
+                            tracing::debug!("control request failed: {e:#}");
+                        }
+                    });
                 if let Err(e) = spawned {
                     tracing::warn!("cannot serve a control request: {e}");
                 }
@@ -153,12 +170,19 @@ pub fn serve(
     Ok(())
 }
 
-fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Answer>) -> anyhow::Result<()> {
+fn answer(
+    stream: UnixStream,
+    handle: &dyn Fn(&Value) -> anyhow::Result<Answer>,
+) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5))).context("set a time limit")?;
     let mut line = String::new();
     BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line).context("read the request")?;
-    let result = serde_json::from_str(&line).context("the request is not JSON").and_then(|v: Value| handle(&v));
-    let no = |e: anyhow::Error| json!({"ok": false, "error": format!("{e:#}"), "unmet": e.is::<Unmet>()}).into();
+    let result = serde_json::from_str(&line)
+        .context("the request is not JSON")
+        .and_then(|v: Value| handle(&v));
+    let no = |e: anyhow::Error| {
+        json!({"ok": false, "error": format!("{e:#}"), "unmet": e.is::<Unmet>()}).into()
+    };
     let mut reply = result.unwrap_or_else(no);
     if reply.value.get("ok").is_none() {
         reply.value["ok"] = json!(true);

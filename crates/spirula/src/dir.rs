@@ -76,7 +76,10 @@ impl Manifest {
         let osds = v["osds"].as_array().context("no list in 'osds'")?;
         Ok(Self {
             fsid: uuid(text("fsid")?)?,
-            osd_uuids: osds.iter().map(|o| uuid(o.as_str().unwrap_or_default())).collect::<Result<_, _>>()?,
+            osd_uuids: osds
+                .iter()
+                .map(|o| uuid(o.as_str().unwrap_or_default()))
+                .collect::<Result<_, _>>()?,
             osd_size: number("osd_size")?,
             pool_size: u8::try_from(number("pool_size")?).context("'pool_size' is too large")?,
             min_size: u8::try_from(number("min_size")?).context("'min_size' is too large")?,
@@ -193,9 +196,11 @@ impl ClusterDir {
         let file = self.join("cluster.json");
         match fs::read(&file) {
             Ok(bytes) => {
-                let v: Value = serde_json::from_slice(&bytes)
-                    .with_context(|| format!("{} is not JSON; restore it from a backup", file.display()))?;
-                let m = Manifest::from_json(&v).with_context(|| format!("{} cannot be used", file.display()))?;
+                let v: Value = serde_json::from_slice(&bytes).with_context(|| {
+                    format!("{} is not JSON; restore it from a backup", file.display())
+                })?;
+                let m = Manifest::from_json(&v)
+                    .with_context(|| format!("{} cannot be used", file.display()))?;
                 Ok(Some(m))
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -206,15 +211,20 @@ impl ClusterDir {
         }
     }
 
-    /// Did `spirula create` or `spirula join` make this directory? They write a `ceph.conf`, a keyring or a store for each
-    /// daemon, and no manifest. A copy of a cluster of `spirula up` that was cut short has that cluster's `ceph.conf`.
+    /// Did `spirula create` or `spirula join` make this directory? They write a `ceph.conf`, a
+    /// keyring or a store for each daemon, and no manifest. A copy of a cluster of `spirula up`
+    /// that was cut short has that cluster's `ceph.conf`.
     fn is_of_several(&self) -> bool {
         let daemon = |name: &str| {
-            let name = name.strip_prefix("ceph.").and_then(|n| n.strip_suffix(".keyring")).unwrap_or(name);
-            ["mon.", "mgr.", "osd."].iter().any(|kind| name.strip_prefix(kind).is_some_and(|id| !id.is_empty()))
+            let name =
+                name.strip_prefix("ceph.").and_then(|n| n.strip_suffix(".keyring")).unwrap_or(name);
+            ["mon.", "mgr.", "osd."]
+                .iter()
+                .any(|kind| name.strip_prefix(kind).is_some_and(|id| !id.is_empty()))
         };
         let holds_one = || {
-            fs::read_dir(&self.path).is_ok_and(|all| all.flatten().any(|e| e.file_name().to_str().is_some_and(daemon)))
+            fs::read_dir(&self.path)
+                .is_ok_and(|all| all.flatten().any(|e| e.file_name().to_str().is_some_and(daemon)))
         };
         let of_up = |text: String| text.contains(crate::conf::MADE_BY_UP);
         !self.join("cluster.json").exists()
@@ -231,13 +241,16 @@ impl ClusterDir {
         };
         if self.is_of_several() {
             bail!(
-                "{dir} holds daemons of a cluster of several hosts, each a process of its own: 'spirula host ls|start|stop --dir {dir}' \
-                 is for them, and Ceph's 'ceph -s' tells the cluster's state; 'spirula up' and what goes with it need another --dir",
+                "{dir} holds daemons of a cluster of several hosts, each a process of its own: \
+                    'spirula host ls|start|stop --dir {dir}' \
+                 is for them, and Ceph's 'ceph -s' tells the cluster's state; 'spirula up' and \
+                 what goes with it need another --dir",
                 dir = self.path.display(),
             );
         }
         for entry in entries {
-            let name = entry.with_context(|| format!("look into {}", self.path.display()))?.file_name();
+            let name =
+                entry.with_context(|| format!("look into {}", self.path.display()))?.file_name();
             if !matches!(name.to_str(), Some("lock" | "cluster.json.new" | "spirula.log")) {
                 bail!(
                     "{} is not a Spirula cluster: it holds '{}' but no cluster.json; \
@@ -265,7 +278,8 @@ impl ClusterDir {
     /// # Errors
     /// [`Unmet`] if another process runs the cluster; others if the directory cannot be used.
     pub fn lock(&self) -> anyhow::Result<DirLock> {
-        fs::create_dir_all(&self.path).with_context(|| format!("create {}", self.path.display()))?;
+        fs::create_dir_all(&self.path)
+            .with_context(|| format!("create {}", self.path.display()))?;
         let path = self.join("lock");
         let mut file = OpenOptions::new()
             .read(true)
@@ -279,7 +293,10 @@ impl ClusterDir {
             if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
                 // Shared with daemons that are processes of their own.
                 let path = self.path.display();
-                return Err(Unmet(format!("daemons of {path} run as processes of their own; stop them first")).into());
+                return Err(Unmet(format!(
+                    "daemons of {path} run as processes of their own; stop them first"
+                ))
+                .into());
             }
             let mut pid = String::new();
             // The pid only makes the message more helpful.
@@ -291,14 +308,17 @@ impl ClusterDir {
                 continue;
             }
             return Err(Unmet(format!(
-                "the cluster in {} is running already{}; see 'spirula status --dir {}', stop it with 'spirula down'",
+                "the cluster in {} is running already{}; see 'spirula status --dir {}', stop it \
+                    with 'spirula down'",
                 self.path.display(),
                 by(pid.trim()),
                 self.path.display()
             ))
             .into());
         }
-        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).context("write the lock file")?;
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .context("write the lock file")?;
         Ok(DirLock { _file: file })
     }
 
@@ -308,7 +328,8 @@ impl ClusterDir {
     /// # Errors
     /// [`Unmet`] if it runs already; others if the directories cannot be used.
     pub fn lock_daemon(&self, run_dir: &Path, name: &str) -> anyhow::Result<PidLock> {
-        fs::create_dir_all(&self.path).with_context(|| format!("create {}", self.path.display()))?;
+        fs::create_dir_all(&self.path)
+            .with_context(|| format!("create {}", self.path.display()))?;
         fs::create_dir_all(run_dir).with_context(|| format!("create {}", run_dir.display()))?;
         let open = |path: &Path| {
             let mut options = OpenOptions::new();
@@ -320,7 +341,8 @@ impl ClusterDir {
         let mut own = open(&path)?;
         let begun = Instant::now();
         loop {
-            // Who found the last owner gone has taken the file's name away: a lock on the nameless file keeps nobody out.
+            // Who found the last owner gone has taken the file's name away: a lock on the nameless
+            // file keeps nobody out.
             if !is_named(&own, &path) {
                 own = open(&path)?;
             }
@@ -335,13 +357,17 @@ impl ClusterDir {
             };
             let mut pid = String::new();
             // The pid only makes the message more helpful.
-            let _ = (&mut { file }).rewind().and_then(|()| (&mut { file }).read_to_string(&mut pid));
+            let _ =
+                (&mut { file }).rewind().and_then(|()| (&mut { file }).read_to_string(&mut pid));
             let pid = pid.trim();
             let is_new = pid.is_empty() && begun.elapsed() < NEW_PATIENCE;
             if !is_new && (begun.elapsed() > DYING_PATIENCE || !is_dying(pid)) {
-                return Err(
-                    Unmet(format!("{name} of {} runs already, by {mode}{}", self.path.display(), by(pid))).into()
-                );
+                return Err(Unmet(format!(
+                    "{name} of {} runs already, by {mode}{}",
+                    self.path.display(),
+                    by(pid)
+                ))
+                .into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -403,10 +429,14 @@ pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()>
     // Whatever the process's umask: what is for everybody is asked for by name.
     file.set_permissions(fs::Permissions::from_mode(mode))
         .with_context(|| format!("set the mode of {}", new.display()))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).with_context(|| format!("write {}", new.display()))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("write {}", new.display()))?;
     fs::rename(&new, path).with_context(|| format!("replace {}", path.display()))?;
     if let Some(parent) = path.parent() {
-        File::open(parent).and_then(|d| d.sync_all()).with_context(|| format!("sync {}", parent.display()))?;
+        File::open(parent)
+            .and_then(|d| d.sync_all())
+            .with_context(|| format!("sync {}", parent.display()))?;
     }
     Ok(())
 }
@@ -474,7 +504,8 @@ mod tests {
         fs::remove_dir_all(d.path()).unwrap();
     }
 
-    /// An owner between its lock and its number is waited for; one that never writes it is not named by an empty word.
+    /// An owner between its lock and its number is waited for; one that never writes it is not
+    /// named by an empty word.
     #[test]
     fn an_owner_without_a_number_is_not_called_an_empty_word() {
         let d = scratch("nameless");
@@ -491,12 +522,18 @@ mod tests {
         let d = scratch("pid");
         let run = d.path().join("run");
         let lock = d.lock_daemon(&run, "osd.0").unwrap();
-        assert!(d.lock_daemon(&run, "osd.0").unwrap_err().to_string().contains(&std::process::id().to_string()));
+        assert!(
+            d.lock_daemon(&run, "osd.0")
+                .unwrap_err()
+                .to_string()
+                .contains(&std::process::id().to_string())
+        );
         let own = i32::try_from(std::process::id()).unwrap();
         assert_eq!(crate::local::running(&d, "osd.0").unwrap(), Some(own));
         drop(lock);
         assert!(run.join("osd.0.pid").exists());
-        // A child that another test has just forked has the lock's file, too, until it is its program.
+        // A child that another test has just forked has the lock's file, too, until it is its
+        // program.
         until("the number is cleared", || crate::local::running(&d, "osd.0").unwrap().is_none());
         assert!(!run.join("osd.0.pid").exists());
         until("the lock is to be had", || d.lock_daemon(&run, "osd.0").is_ok());

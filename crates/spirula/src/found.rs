@@ -91,7 +91,10 @@ impl Conf {
 fn must_be_new(dir: &ClusterDir) -> anyhow::Result<()> {
     for name in ["cluster.json", "ceph.conf"] {
         if dir.join(name).exists() {
-            bail!("{} holds a cluster already ({name}); choose a new directory with --dir", dir.path().display());
+            bail!(
+                "{} holds a cluster already ({name}); choose a new directory with --dir",
+                dir.path().display()
+            );
         }
     }
     Ok(())
@@ -105,15 +108,21 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
     crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     must_be_new(&dir)?;
-    let addr: SocketAddr = net::parse_addr(&args.addr, net::MON_PORT).map_err(|e| anyhow!("--addr: {e}"))?;
+    let addr: SocketAddr =
+        net::parse_addr(&args.addr, net::MON_PORT).map_err(|e| anyhow!("--addr: {e}"))?;
     let own = net::own_addresses();
     if addr.ip().is_unspecified() || !own.contains(&addr.ip()) {
         let list: Vec<String> = own.iter().map(ToString::to_string).collect();
-        bail!("--addr {addr}: other hosts must find this one there; its addresses are {}", list.join(", "));
+        bail!(
+            "--addr {addr}: other hosts must find this one there; its addresses are {}",
+            list.join(", ")
+        );
     }
     let lock = dir.lock()?;
     let fsid = match &args.fsid {
-        Some(text) => Uuid::parse(text).filter(|u| !u.is_zero()).with_context(|| format!("--fsid {text}: no uuid"))?,
+        Some(text) => Uuid::parse(text)
+            .filter(|u| !u.is_zero())
+            .with_context(|| format!("--fsid {text}: no uuid"))?,
         None => Uuid::from_random(draw()?),
     };
     let addrs = AddrVec::one(EntityAddr::v2(addr, 0));
@@ -121,9 +130,14 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
     for kind in ["auth_cluster_required", "auth_service_required", "auth_client_required"] {
         conf.set("global", kind, if args.no_auth { "none" } else { "cephx" });
     }
-    for (name, value) in [("public_network", &args.public_network), ("cluster_network", &args.cluster_network)] {
+    for (name, value) in
+        [("public_network", &args.public_network), ("cluster_network", &args.cluster_network)]
+    {
         if let Some(value) = value {
-            value.split(',').try_for_each(|n| net::Network::parse(n).map(drop)).map_err(|e| anyhow!("{e}"))?;
+            value
+                .split(',')
+                .try_for_each(|n| net::Network::parse(n).map(drop))
+                .map_err(|e| anyhow!("{e}"))?;
             conf.set("global", name, value.clone());
         }
     }
@@ -150,7 +164,8 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
     if MonStore::exists(&data) {
         MonStore::wipe(&data).map_err(|e| anyhow!("remove what an earlier attempt left: {e}"))?;
     }
-    MonStore::create(&data, identity, &first).map_err(|e| anyhow!("create mon.{}: {e}", args.id))?;
+    MonStore::create(&data, identity, &first)
+        .map_err(|e| anyhow!("create mon.{}: {e}", args.id))?;
     fs::create_dir_all(dir.join("mgr.x")).context("create the manager's directory")?;
     // Last: with it the cluster is there.
     let text = conf.text("Made by 'spirula create', for Ceph's clients and for the daemons here");
@@ -179,7 +194,8 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let names = Names { cluster: CLUSTER, kind: "mon", id: &args.id, host: &here };
     let settings = sources.settings(names, &dir.path_options())?;
     let set = settings.given("fsid").filter(|f| !f.is_empty());
-    let fsid = set.and_then(Uuid::parse).context("fsid is not set; take the cluster's ceph.conf")?;
+    let fsid =
+        set.and_then(Uuid::parse).context("fsid is not set; take the cluster's ceph.conf")?;
     let run_dir = PathBuf::from(settings.get("run_dir").unwrap_or_default());
     let _lock = dir.lock_daemon(&run_dir, &names.name())?;
     // What is here is given up only while the others can give it back.
@@ -187,7 +203,9 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let me = Peer::new(EntityType::Mon, &args.id);
     let login = keys::monitor_login(&me, &keys::monitor(&args.id, &settings)?)?;
     let mut remote = Remote::new(find_mons(&settings, &dir)?, me, login, &settings)?;
-    let answer = remote.command(&json!({"prefix": "fsid"})).context("the cluster must be there to join it again")?;
+    let answer = remote
+        .command(&json!({"prefix": "fsid"}))
+        .context("the cluster must be there to join it again")?;
     remote.close();
     if Uuid::parse(answer.trim()) != Some(fsid) {
         bail!("the monitors are of cluster {}, the configuration says {fsid}", answer.trim());
@@ -195,6 +213,10 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let set = settings.given("mon_data").filter(|d| !d.is_empty()).map(PathBuf::from);
     let data = set.unwrap_or_else(|| dir.join(names.name()));
     create_joining(&data, fsid)?;
-    crate::out!("mon.{} has an empty store in {}; it takes the others' when it starts", args.id, data.display());
+    crate::out!(
+        "mon.{} has an empty store in {}; it takes the others' when it starts",
+        args.id,
+        data.display()
+    );
     Ok(())
 }

@@ -36,8 +36,8 @@ fn own_file(path: &Path) -> Option<(PathBuf, u32)> {
     own(fs::canonicalize(path).ok()?).filter(|(path, _)| path.is_file())
 }
 
-/// `path` itself, the files and directories in it, and the files of a store elsewhere that it links to; nothing of
-/// other users.
+/// `path` itself, the files and directories in it, and the files of a store elsewhere that it links
+/// to; nothing of other users.
 fn within(path: &Path) -> Vec<(PathBuf, u32)> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let inside = fs::read_dir(&path).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
@@ -59,7 +59,8 @@ pub fn tighten(dir: &Path) -> io::Result<()> {
     close(within(dir))
 }
 
-/// The same for files that no directory names: those that a store's main device says that it consists of.
+/// The same for files that no directory names: those that a store's main device says that it
+/// consists of.
 ///
 /// # Errors
 /// When a mode cannot be changed.
@@ -70,17 +71,24 @@ pub fn tighten_files(files: &[PathBuf]) -> io::Result<()> {
 fn close(found: Vec<(PathBuf, u32)>) -> io::Result<()> {
     for (path, mode) in found.into_iter().filter(|(_, mode)| mode & OTHERS != 0) {
         fs::set_permissions(&path, Permissions::from_mode(mode & !OTHERS))?;
-        tracing::warn!("{} was open to other users (mode {mode:04o}); it is closed now", path.display());
+        tracing::warn!(
+            "{} was open to other users (mode {mode:04o}); it is closed now",
+            path.display()
+        );
     }
     Ok(())
 }
 
 /// What other users may read or write of the data and keys of a cluster's directory.
 pub fn wider_in_cluster(cluster: &Path) -> Vec<PathBuf> {
-    let name = |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name =
+        |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let all = fs::read_dir(cluster).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
     let mut out: Vec<PathBuf> = all
-        .filter(|p| name(p).ends_with(".keyring") || ["mon.", "osd.", "mgr."].iter().any(|k| name(p).starts_with(k)))
+        .filter(|p| {
+            name(p).ends_with(".keyring")
+                || ["mon.", "osd.", "mgr."].iter().any(|k| name(p).starts_with(k))
+        })
         .filter(|p| p.is_dir() || name(p).ends_with(".keyring"))
         .flat_map(|p| if p.is_dir() { wider(&p) } else { wider_file(&p) })
         .collect();
@@ -93,12 +101,14 @@ fn wider_file(path: &Path) -> Vec<PathBuf> {
     open.then(|| path.to_owned()).into_iter().collect()
 }
 
-/// Raises the number of files that this process may open as far as the system lets: each connection is one.
+/// Raises the number of files that this process may open as far as the system lets: each connection
+/// is one.
 pub fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     if now.current != now.maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })
+        && let Err(error) =
+            setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })
     {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
@@ -125,7 +135,8 @@ mod tests {
         let _ = fs::remove_dir_all(&dir);
         let (data, outside, meta) = (dir.join("osd.0"), dir.join("elsewhere"), dir.join("fast"));
         fs::create_dir_all(&data).unwrap();
-        let files = [data.join("block"), data.join("journal"), dir.join("ceph.client.admin.keyring")];
+        let files =
+            [data.join("block"), data.join("journal"), dir.join("ceph.client.admin.keyring")];
         for path in files.iter().chain([&outside, &meta]) {
             fs::write(path, b"x").unwrap();
             fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
@@ -146,7 +157,10 @@ mod tests {
         assert_eq!(open, want);
         tighten(&data).unwrap();
         let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&data), mode(&data.join("block")), mode(&data.join("journal"))), (0o700, 0o600, 0o600));
+        assert_eq!(
+            (mode(&data), mode(&data.join("block")), mode(&data.join("journal"))),
+            (0o700, 0o600, 0o600)
+        );
         assert_eq!(mode(&meta), 0o600, "what the store consists of is, wherever it is");
         assert_eq!(mode(&outside), 0o644, "what a link names is not ours to close");
         assert_eq!(wider_in_cluster(&dir), [dir.join("ceph.client.admin.keyring")]);

@@ -48,7 +48,9 @@ pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
             }
             (at, r)
         }
-        TokenCommand::Ls { at } => (at, json!({"prefix": "join-token ls", "format": "json-pretty"})),
+        TokenCommand::Ls { at } => {
+            (at, json!({"prefix": "join-token ls", "format": "json-pretty"}))
+        }
         TokenCommand::Rm { at, id } => (at, json!({"prefix": "join-token rm", "id": id})),
     };
     let dir = ClusterDir::new(&at.dir)?;
@@ -58,7 +60,8 @@ pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
     let settings = sources.settings(names, &dir.path_options())?;
     let auth = keys::daemon("client.admin", &settings, None)?;
     let me = Peer::new(EntityType::Client, "admin");
-    let mut remote = Remote::new(find_mons(&settings, &dir)?, me.clone(), auth.login(&me), &settings)?;
+    let mut remote =
+        Remote::new(find_mons(&settings, &dir)?, me.clone(), auth.login(&me), &settings)?;
     let text = remote.command(&request)?;
     remote.close();
     if !text.trim().is_empty() {
@@ -100,9 +103,14 @@ impl Plan {
         let devices = args.device.iter().cloned().map(Some);
         let places = devices.chain((0..files).map(|_| None));
         let size = args.osd_size.map_or(OSD_SIZE, |s| s.0);
-        let osds = places.map(|device| Ok(NewOsd { uuid: Uuid::from_random(draw()?), key: new_key()?, device, size }));
-        let name = |given: &Option<String>| given.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| here.to_owned());
-        let mgr = args.mgr.as_ref().map(|n| Ok::<_, anyhow::Error>((name(n), new_key()?))).transpose()?;
+        let osds = places.map(|device| {
+            Ok(NewOsd { uuid: Uuid::from_random(draw()?), key: new_key()?, device, size })
+        });
+        let name = |given: &Option<String>| {
+            given.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| here.to_owned())
+        };
+        let mgr =
+            args.mgr.as_ref().map(|n| Ok::<_, anyhow::Error>((name(n), new_key()?))).transpose()?;
         Ok(Self {
             token: token.id(),
             nonce: draw()?,
@@ -153,8 +161,9 @@ impl Plan {
         if path.exists() {
             let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
             let read = serde_json::from_slice(&bytes).ok().and_then(|v| Self::from_json(&v));
-            let plan =
-                read.with_context(|| format!("{} is damaged; remove it and take a new token", path.display()))?;
+            let plan = read.with_context(|| {
+                format!("{} is damaged; remove it and take a new token", path.display())
+            })?;
             if plan.token == token.id() {
                 return Ok(plan);
             }
@@ -177,10 +186,14 @@ impl Plan {
 /// done by then is kept, and running it again goes on.
 pub fn join(args: &JoinArgs) -> anyhow::Result<()> {
     crate::logs::init();
-    let token: Token = token_text(&args.token, std::io::stdin())?.parse().map_err(|e| anyhow!("{e}"))?;
+    let token: Token =
+        token_text(&args.token, std::io::stdin())?.parse().map_err(|e| anyhow!("{e}"))?;
     let dir = ClusterDir::new(&args.dir)?;
     if dir.join("cluster.json").exists() {
-        bail!("{} holds a whole cluster ('spirula up'); join with another --dir", dir.path().display());
+        bail!(
+            "{} holds a whole cluster ('spirula up'); join with another --dir",
+            dir.path().display()
+        );
     }
     let here = args.host.clone().unwrap_or_else(host::hostname);
     if let Some(text) = &args.crush_location {
@@ -224,34 +237,49 @@ fn ask(token: &Token, plan: &Plan, here: &str) -> anyhow::Result<Answer> {
         return Err(e).context("draw random bytes");
     }
     let auth = if token.cephx {
-        let entity: EntityId = token.user().parse().map_err(|e| anyhow!("the token's user: {e}"))?;
-        DaemonAuth { identity: Some(DaemonIdentity::new(entity, token.key.clone())), required: Required::cephx() }
+        let entity: EntityId =
+            token.user().parse().map_err(|e| anyhow!("the token's user: {e}"))?;
+        DaemonAuth {
+            identity: Some(DaemonIdentity::new(entity, token.key.clone())),
+            required: Required::cephx(),
+        }
     } else {
         DaemonAuth::none()
     };
     let me = Peer::new(EntityType::Client, &format!("join-{}", token.id()));
     let login = auth.login(&me);
     let mut remote = Remote::new(token.mons.clone(), me, login, &Settings::default())?;
-    let result = remote.command(&json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}));
+    let result = remote
+        .command(&json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}));
     remote.close();
     Answer::open(&token.key, plan.nonce, &result?).map_err(|e| anyhow!("the monitors' answer: {e}"))
 }
 
 /// Makes files and stores; the names of the daemons.
-fn settle(dir: &ClusterDir, args: &JoinArgs, plan: &Plan, answer: &Answer, here: &str) -> anyhow::Result<Vec<String>> {
+fn settle(
+    dir: &ClusterDir,
+    args: &JoinArgs,
+    plan: &Plan,
+    answer: &Answer,
+    here: &str,
+) -> anyhow::Result<Vec<String>> {
     let mut mons: Vec<AddrVec> = answer.mons.values().cloned().collect();
     let mut conf = Conf::default();
     let mut made = Vec::new();
     if let Some(name) = &plan.mon {
         let known = answer.mons.get(name).and_then(|a| a.msgr2().addr);
         let data = dir.join(format!("mon.{name}"));
-        // One that was cut short is taken up where it stopped; another host's name is not taken over.
+        // One that was cut short is taken up where it stopped; another host's name is not taken
+        // over.
         if let Some(there) = known
-            && (!MonStore::exists(&data) || args.mon_addr.is_some() && mon_addr(args, answer)? != there)
+            && (!MonStore::exists(&data)
+                || args.mon_addr.is_some() && mon_addr(args, answer)? != there)
         {
             bail!(
-                "mon.{name} is a monitor of this cluster already, at {there}; choose another name with --mon \
-                 (a monitor that lost its store is filled again, on its own host, with 'spirula mon rejoin')"
+                "mon.{name} is a monitor of this cluster already, at {there}; choose another name \
+                    with --mon \
+                 (a monitor that lost its store is filled again, on its own host, with 'spirula \
+                 mon rejoin')"
             );
         }
         let addr = known.map_or_else(|| mon_addr(args, answer), Ok)?;
@@ -269,13 +297,15 @@ fn settle(dir: &ClusterDir, args: &JoinArgs, plan: &Plan, answer: &Answer, here:
     }
     if let Some((name, key)) = &plan.mgr {
         let entity = format!("mgr.{name}");
-        fs::create_dir_all(dir.join(&entity)).with_context(|| format!("create the directory of {entity}"))?;
+        fs::create_dir_all(dir.join(&entity))
+            .with_context(|| format!("create the directory of {entity}"))?;
         keys::write_key(dir, &entity, &entity, key)?;
         made.push(entity);
     }
     for (new, id) in plan.osds.iter().zip(&answer.osds) {
         let entity = format!("osd.{id}");
-        make_store(&dir.join(&entity), new, *id, answer.fsid, &args.force).with_context(|| format!("make {entity}"))?;
+        make_store(&dir.join(&entity), new, *id, answer.fsid, &args.force)
+            .with_context(|| format!("make {entity}"))?;
         keys::write_key(dir, &entity, &entity, &new.key)?;
         if let Some(location) = &args.crush_location {
             conf.set(&entity, "crush_location", location.clone());
@@ -302,10 +332,15 @@ const TOKEN_MAX: u64 = 64 << 10;
 fn token_text(word: &str, stdin: impl Read) -> anyhow::Result<String> {
     let mut text = String::new();
     if word == "-" {
-        stdin.take(TOKEN_MAX).read_to_string(&mut text).context("read the token from standard input")?;
+        stdin
+            .take(TOKEN_MAX)
+            .read_to_string(&mut text)
+            .context("read the token from standard input")?;
     } else if let Some(path) = word.strip_prefix('@') {
         let file = fs::File::open(path).with_context(|| format!("open {path}"))?;
-        file.take(TOKEN_MAX).read_to_string(&mut text).with_context(|| format!("read the token from {path}"))?;
+        file.take(TOKEN_MAX)
+            .read_to_string(&mut text)
+            .with_context(|| format!("read the token from {path}"))?;
     } else {
         text = word.to_owned();
     }
@@ -319,12 +354,18 @@ fn mon_addr(args: &JoinArgs, answer: &Answer) -> anyhow::Result<SocketAddr> {
     }
     let mut settings = Settings::default();
     for (name, value) in &answer.conf {
-        settings.set(spirula_settings::Source::File, name, value).map_err(|e| anyhow!("{name}: {e}"))?;
+        settings
+            .set(spirula_settings::Source::File, name, value)
+            .map_err(|e| anyhow!("{name}: {e}"))?;
     }
     let ip: IpAddr = match net::chosen(&settings, "public", &net::own_addresses())? {
         Some(addr) => addr.ip(),
         None => {
-            let mon = answer.mons.values().find_map(|m| m.msgr2().addr).context("the cluster has no monitor")?;
+            let mon = answer
+                .mons
+                .values()
+                .find_map(|m| m.msgr2().addr)
+                .context("the cluster has no monitor")?;
             net::towards(mon)?
         }
     };
@@ -332,19 +373,29 @@ fn mon_addr(args: &JoinArgs, answer: &Answer) -> anyhow::Result<SocketAddr> {
 }
 
 /// A store in the OSD's directory, or on the device that the directory links to.
-fn make_store(path: &Path, new: &NewOsd, id: OsdId, fsid: Uuid, force: &[PathBuf]) -> anyhow::Result<()> {
+fn make_store(
+    path: &Path,
+    new: &NewOsd,
+    id: OsdId,
+    fsid: Uuid,
+    force: &[PathBuf],
+) -> anyhow::Result<()> {
     let identity = Identity { fsid, osd_uuid: new.uuid, osd_id: id };
     let opts = osd::store_options(new.size, 16 << 20, PayloadPool::new(1 << 20));
-    if spirula_store::Store::open(path, Some(identity), &opts, Box::new(|_| {}), Box::new(|_| {})).is_ok() {
+    if spirula_store::Store::open(path, Some(identity), &opts, Box::new(|_| {}), Box::new(|_| {}))
+        .is_ok()
+    {
         // Made by an earlier run.
         return Ok(());
     }
     if let Some(device) = &new.device {
         fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
         let link = path.join("block");
-        let device = std::path::absolute(device).with_context(|| format!("find {}", device.display()))?;
+        let device =
+            std::path::absolute(device).with_context(|| format!("find {}", device.display()))?;
         if fs::symlink_metadata(&link).is_err() {
-            std::os::unix::fs::symlink(&device, &link).with_context(|| format!("link {}", link.display()))?;
+            std::os::unix::fs::symlink(&device, &link)
+                .with_context(|| format!("link {}", link.display()))?;
         }
     }
     let in_file = new.device.is_none();
@@ -363,7 +414,12 @@ fn make_store(path: &Path, new: &NewOsd, id: OsdId, fsid: Uuid, force: &[PathBuf
 }
 
 /// Writes `ceph.conf`, or adds the new daemons' sections to the one that is there.
-fn write_conf(dir: &ClusterDir, own: &Conf, mons: &[AddrVec], answer: &Answer) -> anyhow::Result<()> {
+fn write_conf(
+    dir: &ClusterDir,
+    own: &Conf,
+    mons: &[AddrVec],
+    answer: &Answer,
+) -> anyhow::Result<()> {
     let path = dir.conf();
     let text = match fs::read_to_string(&path) {
         Ok(text) => {
@@ -407,7 +463,12 @@ mod tests {
         let plan = Plan {
             token: "ab".into(),
             nonce: [7; 16],
-            osds: vec![NewOsd { uuid: Uuid([3; 16]), key: new_key().unwrap(), device: Some("/dev/x".into()), size: 5 }],
+            osds: vec![NewOsd {
+                uuid: Uuid([3; 16]),
+                key: new_key().unwrap(),
+                device: Some("/dev/x".into()),
+                size: 5,
+            }],
             mgr: Some(("m".into(), new_key().unwrap())),
             mon: Some("b".into()),
         };

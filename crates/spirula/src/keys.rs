@@ -41,7 +41,9 @@ fn caps(list: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
 /// A daemon's capabilities, as Ceph gives them.
 pub fn daemon_caps(kind: &str) -> std::collections::BTreeMap<String, String> {
     match kind {
-        "osd" => caps(&[("mgr", "allow profile osd"), ("mon", "allow profile osd"), ("osd", "allow *")]),
+        "osd" => {
+            caps(&[("mgr", "allow profile osd"), ("mon", "allow profile osd"), ("osd", "allow *")])
+        }
         "mgr" => caps(&[("mds", "allow *"), ("mon", "allow profile mgr"), ("osd", "allow *")]),
         _ => caps(&[("mon", "allow *")]),
     }
@@ -55,7 +57,8 @@ pub fn daemon_caps(kind: &str) -> std::collections::BTreeMap<String, String> {
 pub fn first_users(dir: &ClusterDir, daemons: &[String]) -> anyhow::Result<AuthDb> {
     let mut db = AuthDb::default();
     // Clients before Ceph 20 know only the older type.
-    let admin = caps(&[("mds", "allow *"), ("mgr", "allow *"), ("mon", "allow *"), ("osd", "allow *")]);
+    let admin =
+        caps(&[("mds", "allow *"), ("mgr", "allow *"), ("mon", "allow *"), ("osd", "allow *")]);
     put(dir, &mut db, "client.admin", "client.admin", KeyType::Aes, admin)?;
     for name in daemons {
         let kind = name.split('.').next().unwrap_or_default();
@@ -103,7 +106,8 @@ pub fn write(file: &Path, entity: &EntityId, user: &User) -> anyhow::Result<()> 
 pub fn read(file: &Path, entity: &EntityId) -> anyhow::Result<CryptoKey> {
     let bytes = std::fs::read(file).with_context(|| {
         format!(
-            "read the keyring {}; 'ceph auth get {entity} -o FILE' writes one, keyring = FILE names it",
+            "read the keyring {}; 'ceph auth get {entity} -o FILE' writes one, keyring = FILE \
+                names it",
             file.display()
         )
     })?;
@@ -132,7 +136,8 @@ pub fn first_service_keys() -> anyhow::Result<ServiceKeys> {
 /// When a value names no method.
 pub fn required(settings: &Settings) -> anyhow::Result<Required> {
     let of = |option: &str| {
-        Required::methods(settings.get(option).unwrap_or_default()).map_err(|e| anyhow!("{option}: {e}"))
+        Required::methods(settings.get(option).unwrap_or_default())
+            .map_err(|e| anyhow!("{option}: {e}"))
     };
     Ok(Required { cluster: of("auth_cluster_required")?, service: of("auth_service_required")? })
 }
@@ -173,13 +178,18 @@ fn keyring_of(settings: &Settings) -> &Path {
 ///
 /// # Errors
 /// When its keyring cannot be read.
-pub fn daemon(name: &str, settings: &Settings, realm: Option<Arc<RwLock<Realm>>>) -> anyhow::Result<DaemonAuth> {
+pub fn daemon(
+    name: &str,
+    settings: &Settings,
+    realm: Option<Arc<RwLock<Realm>>>,
+) -> anyhow::Result<DaemonAuth> {
     let required = required(settings)?;
     if required == Required::none() {
         return Ok(DaemonAuth::none());
     }
     let entity: EntityId = name.parse().map_err(|e| anyhow!("{name}: {e}"))?;
-    let key = read(keyring_of(settings), &entity).with_context(|| format!("{name} cannot start"))?;
+    let key =
+        read(keyring_of(settings), &entity).with_context(|| format!("{name} cannot start"))?;
     let identity = match realm {
         Some(realm) => Identity::beside(entity, key, realm),
         None => Identity::new(entity, key),
@@ -201,7 +211,12 @@ pub fn monitor_login(me: &Peer, auth: &MonAuth) -> anyhow::Result<Arc<dyn Login>
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write_key(dir: &ClusterDir, name: &str, entity: &str, key: &CryptoKey) -> anyhow::Result<()> {
+pub fn write_key(
+    dir: &ClusterDir,
+    name: &str,
+    entity: &str,
+    key: &CryptoKey,
+) -> anyhow::Result<()> {
     let entity: EntityId = entity.parse().map_err(|e| anyhow!("{entity}: {e}"))?;
     let user = User { key: key.clone(), pending_key: None, caps: caps(&[]) };
     write(&path(dir, name), &entity, &user)
@@ -228,7 +243,10 @@ pub fn monitor(name: &str, settings: &Settings) -> anyhow::Result<MonAuth> {
         None
     } else {
         let entity: EntityId = "mon.".parse().map_err(|e| anyhow!("mon.: {e}"))?;
-        Some(read(keyring_of(settings), &entity).with_context(|| format!("mon.{name} cannot start"))?)
+        Some(
+            read(keyring_of(settings), &entity)
+                .with_context(|| format!("mon.{name} cannot start"))?,
+        )
     };
     if required.cluster.is_empty() || required.service.is_empty() {
         bail!("auth_cluster_required and auth_service_required must name a method");
@@ -252,11 +270,16 @@ mod tests {
         let db = first_users(&dir, &daemons).unwrap();
         assert_eq!(db.iter().count(), 4, "the monitors share one user");
         for name in ["client.admin", "mon.a", "mon.b", "mgr.x", "osd.0"] {
-            assert_eq!(std::fs::metadata(path(&dir, name)).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                std::fs::metadata(path(&dir, name)).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
         }
         let osd: EntityId = "osd.0".parse().unwrap();
         assert_eq!(&read(&path(&dir, "osd.0"), &osd).unwrap(), db.key(&osd).unwrap());
-        assert!(read(&path(&dir, "mgr.x"), &osd).unwrap_err().to_string().contains("no key of osd.0"));
+        assert!(
+            read(&path(&dir, "mgr.x"), &osd).unwrap_err().to_string().contains("no key of osd.0")
+        );
         let again = first_users(&dir, &daemons).unwrap();
         assert_eq!(again.key(&osd).unwrap(), db.key(&osd).unwrap());
         std::fs::remove_dir_all(&at).unwrap();

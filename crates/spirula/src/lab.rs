@@ -1,4 +1,5 @@
-//! What the lab (`spirula bench`, `spirula drill`, `spirula report`) borrows from this program: the way to a cluster.
+//! What the lab (`spirula bench`, `spirula drill`, `spirula report`) borrows from this program: the
+//! way to a cluster.
 
 use crate::cluster::{CLUSTER, host};
 use crate::dir::ClusterDir;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the lab works with. From now on SIGINT and SIGTERM ask it to end; a second one ends the process.
+/// What the lab works with. From now on SIGINT and SIGTERM ask it to end; a second one ends the
+/// process.
 ///
 /// # Errors
 /// When signals cannot be caught.
@@ -43,11 +45,15 @@ fn keyring(settings: &Settings, dir: &Path, entity: &EntityId) -> anyhow::Result
 
 /// The way to the cluster of a directory or a configuration file.
 fn way(target: &Target) -> anyhow::Result<Way> {
-    let parent =
-        target.conf.as_deref().map(|c| c.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")));
+    let parent = target
+        .conf
+        .as_deref()
+        .map(|c| c.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")));
     let dir = ClusterDir::new(parent.unwrap_or(&target.dir))?;
     let sources = Sources::read(dir.path(), target.conf.as_deref(), &[])?;
-    let Some((kind, user)) = target.name.split_once('.').filter(|(k, u)| *k == "client" && !u.is_empty()) else {
+    let Some((kind, user)) =
+        target.name.split_once('.').filter(|(k, u)| *k == "client" && !u.is_empty())
+    else {
         bail!("--name {}: a user is named client.NAME", target.name);
     };
     let here = host::hostname();
@@ -60,11 +66,13 @@ fn way(target: &Target) -> anyhow::Result<Way> {
         )
     })?;
     let method = settings.get("auth_client_required").unwrap_or("cephx");
-    let methods = Required::methods(method).map_err(|e| anyhow::anyhow!("auth_client_required: {e}"))?;
+    let methods =
+        Required::methods(method).map_err(|e| anyhow::anyhow!("auth_client_required: {e}"))?;
     let auth: Arc<dyn Fn() -> DaemonAuth + Send + Sync> = if methods == Required::none().service {
         Arc::new(DaemonAuth::none)
     } else {
-        let entity: EntityId = target.name.parse().map_err(|e| anyhow::anyhow!("--name {}: {e}", target.name))?;
+        let entity: EntityId =
+            target.name.parse().map_err(|e| anyhow::anyhow!("--name {}: {e}", target.name))?;
         let key = keys::read(&keyring(&settings, dir.path(), &entity)?, &entity)?;
         Arc::new(move || {
             let identity = Some(Identity::new(entity.clone(), key.clone()));
@@ -73,5 +81,12 @@ fn way(target: &Target) -> anyhow::Result<Way> {
     };
     let own = dir.join("cluster.json").exists().then(|| dir.path().to_owned());
     let conf = target.conf.clone().or_else(|| Some(dir.conf())).filter(|c| c.exists());
-    Ok(Way { mons, user: user.to_owned(), auth, modes: keys::modes(&settings, false)?, dir: own, conf })
+    Ok(Way {
+        mons,
+        user: user.to_owned(),
+        auth,
+        modes: keys::modes(&settings, false)?,
+        dir: own,
+        conf,
+    })
 }

@@ -45,7 +45,8 @@ pub fn daemons(dir: &ClusterDir) -> anyhow::Result<Vec<String>> {
     Ok(out.into_iter().map(|(_, _, name)| name).collect())
 }
 
-/// The process that runs a daemon, if one does. The file that names one that has ended, or was killed, is cleared away.
+/// The process that runs a daemon, if one does. The file that names one that has ended, or was
+/// killed, is cleared away.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -57,8 +58,9 @@ pub fn running(dir: &ClusterDir, name: &str) -> anyhow::Result<Option<i32>> {
         Err(e) => return Err(e).with_context(|| format!("open {}", path.display())),
     };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        // While we hold its lock nobody else can be its owner; who waits for it looks again (`ClusterDir::lock_daemon`).
-        // A file that cannot be removed names a process that is gone, which the lock shows.
+        // While we hold its lock nobody else can be its owner; who waits for it looks again
+        // (`ClusterDir::lock_daemon`). A file that cannot be removed names a process that is gone,
+        // which the lock shows.
         let _ = fs::remove_file(&path);
         return Ok(None);
     }
@@ -91,7 +93,10 @@ pub fn start(dir: &ClusterDir, names: &[String], quiet: bool) -> anyhow::Result<
             continue;
         }
         let pid = spawn(dir, &name)?;
-        crate::out!("{name} runs (process {pid}, log {})", dir.join(format!("{name}.log")).display());
+        crate::out!(
+            "{name} runs (process {pid}, log {})",
+            dir.join(format!("{name}.log")).display()
+        );
     }
     Ok(())
 }
@@ -121,7 +126,10 @@ fn spawn(dir: &ClusterDir, name: &str) -> anyhow::Result<u32> {
     let since = Instant::now();
     loop {
         let mut said = [0; 64];
-        if socket.recv(&mut said).is_ok_and(|n| said.get(..n).is_some_and(|s| s.starts_with(b"READY=1"))) {
+        if socket
+            .recv(&mut said)
+            .is_ok_and(|n| said.get(..n).is_some_and(|s| s.starts_with(b"READY=1")))
+        {
             return Ok(child.id());
         }
         if let Some(status) = child.try_wait().with_context(|| format!("watch {name}"))? {
@@ -131,7 +139,11 @@ fn spawn(dir: &ClusterDir, name: &str) -> anyhow::Result<u32> {
             bail!("{name} did not start ({status}): {}", text.lines().last().unwrap_or_default());
         }
         if since.elapsed() > START_PATIENCE {
-            bail!("{name} (process {}) is not up after {START_PATIENCE:?}; see {}", child.id(), path.display());
+            bail!(
+                "{name} (process {}) is not up after {START_PATIENCE:?}; see {}",
+                child.id(),
+                path.display()
+            );
         }
     }
 }

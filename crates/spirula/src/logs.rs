@@ -4,8 +4,9 @@
 //! each place in the program that logs has an allowance, here, in one place: what is beyond it is
 //! counted, and the count is told once the allowance is renewed.
 //!
-//! What happened lately is kept, also what was not written: `log dump` writes it. A log that is a file may be given another name
-//! and is begun anew by `log reopen`; the descriptor of standard error stays with the old one, for what is no line of the log.
+//! What happened lately is kept, also what was not written: `log dump` writes it. A log that is a
+//! file may be given another name and is begun anew by `log reopen`; the descriptor of standard
+//! error stays with the old one, for what is no line of the log.
 //!
 //! A daemon goes on without its log: what cannot be written (a file system that has become
 //! read-only or is full, a terminal that was closed) is lost, and stops nothing. So nothing that
@@ -70,7 +71,8 @@ impl Used {
     }
 }
 
-/// Which lines are written: those of a level, and of each place within its limit. There are as many limits as places in the program.
+/// Which lines are written: those of a level, and of each place within its limit. There are as many
+/// limits as places in the program.
 struct Limit {
     level: LevelFilter,
     used: Option<Mutex<HashMap<Identifier, Used>>>,
@@ -149,7 +151,8 @@ impl<S: Subscriber> Layer<S> for Recent {
     }
 }
 
-/// Where lines go once the log was reopened; before that, and where that is nowhere, to standard error.
+/// Where lines go once the log was reopened; before that, and where that is nowhere, to standard
+/// error.
 static REOPENED: Mutex<Option<File>> = Mutex::new(None);
 
 fn written(bytes: &[u8]) {
@@ -185,7 +188,8 @@ impl spirula_settings::log::Log for Orders {
     fn reopen(&self) -> Result<(), String> {
         let Some(path) = &self.path else {
             return Err(
-                "this version logs to standard error, which is no file here: whoever started the daemon holds it"
+                "this version logs to standard error, which is no file here: whoever started the \
+                    daemon holds it"
                     .into(),
             );
         };
@@ -196,9 +200,15 @@ impl spirula_settings::log::Log for Orders {
     }
 
     fn dump(&self) -> Result<(), String> {
-        let lines: Vec<String> = self.recent.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        let lines: Vec<String> =
+            self.recent.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         let text = lines.iter().map(|l| format!("{l}\n")).collect::<String>();
-        written(format!("--- begin dump of recent events ---\n{text}--- end dump of recent events ---\n").as_bytes());
+        written(
+            format!(
+                "--- begin dump of recent events ---\n{text}--- end dump of recent events ---\n"
+            )
+            .as_bytes(),
+        );
         Ok(())
     }
 }
@@ -225,7 +235,8 @@ pub fn print(line: &str) {
 pub fn last_words(line: &str) {
     // RFC 3164: facility daemon, severity error.
     let text = format!("<27>spirula[{}]: {line}", std::process::id());
-    let _ = std::os::unix::net::UnixDatagram::unbound().and_then(|s| s.send_to(text.as_bytes(), "/dev/log"));
+    let _ = std::os::unix::net::UnixDatagram::unbound()
+        .and_then(|s| s.send_to(text.as_bytes(), "/dev/log"));
 }
 
 /// A place to write to that takes everything, and loses what cannot be written.
@@ -246,19 +257,24 @@ impl<W: Write> Write for Loss<W> {
 /// Warnings and errors go to stderr, more with `SPIRULA_LOG=info|debug|trace`; the two last are for
 /// looking closely, and have no limit.
 pub fn init() {
-    let level = std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok()).unwrap_or(LevelFilter::WARN);
+    let level =
+        std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok()).unwrap_or(LevelFilter::WARN);
     let recent = Recent::default();
     spirula_settings::log::set(Box::new(Orders { path: own_file(), recent: recent.clone() }));
     // Fails only if a log is set up already, which then is used.
     let _ = tracing_subscriber::registry()
         .with(
-            tracing_subscriber::fmt::layer().with_ansi(coloured()).with_writer(|| Lines).with_filter(Limit::new(level)),
+            tracing_subscriber::fmt::layer()
+                .with_ansi(coloured())
+                .with_writer(|| Lines)
+                .with_filter(Limit::new(level)),
         )
         .with(recent.with_filter(level.max(GATHERED)))
         .try_init();
 }
 
-/// Are lines coloured? On a terminal, unless its user wants none; a file, a pipe and the journal get plain text.
+/// Are lines coloured? On a terminal, unless its user wants none; a file, a pipe and the journal
+/// get plain text.
 fn coloured() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
@@ -305,9 +321,12 @@ mod tests {
     fn a_log_that_cannot_be_written_is_lost_without_a_word() {
         assert_eq!(Loss(Gone).write(b"lost").unwrap(), 4);
         Loss(Gone).flush().unwrap();
-        // What stands between a daemon and its log must not hear of it: it would say so, to the same place.
+        // What stands between a daemon and its log must not hear of it: it would say so, to the
+        // same place.
         let lines = tracing_subscriber::fmt::layer().with_writer(|| Loss(Gone));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || tracing::error!("lost"));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            tracing::error!("lost")
+        });
     }
 
     #[test]
@@ -317,7 +336,8 @@ mod tests {
         let lines = tracing_subscriber::fmt::layer().with_writer(move || own.clone());
         let recent = Recent::default();
         let lines = lines.with_filter(Limit::new(LevelFilter::WARN));
-        let subscriber = tracing_subscriber::registry().with(lines).with(recent.clone().with_filter(GATHERED));
+        let subscriber =
+            tracing_subscriber::registry().with(lines).with(recent.clone().with_filter(GATHERED));
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..10_000 {
                 tracing::error!("again and again");

@@ -7,7 +7,10 @@
 //! Exit codes: 0 done; 1 failed, with the reason on stderr; 2 wrong usage; 3 the cluster is
 //! not in the state the command needs (already running, not running).
 
-#![allow(clippy::disallowed_methods, reason = "the binary owns processes; its tables are looked up")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the binary owns processes; its tables are looked up"
+)]
 
 mod asok;
 mod backup;

@@ -1,4 +1,5 @@
-//! `spirula man`: the manual pages, made of the command line's own definition, so that the two cannot disagree.
+//! `spirula man`: the manual pages, made of the command line's own definition, so that the two
+//! cannot disagree.
 
 use anyhow::Context;
 use std::fs::{self, Permissions};
@@ -7,8 +8,8 @@ use std::path::Path;
 
 /// Writes one page for the program and one for each of its commands that is not hidden.
 ///
-/// What this program makes is closed to other users ([`crate::guard`]); pages are for all of them, and so is a
-/// directory that is made for them.
+/// What this program makes is closed to other users ([`crate::guard`]); pages are for all of them,
+/// and so is a directory that is made for them.
 ///
 /// # Errors
 /// When the directory cannot be made, or a page cannot be written.
@@ -16,16 +17,19 @@ pub fn write(program: clap::Command, dir: &Path) -> anyhow::Result<()> {
     let shown = dir.display();
     if !dir.exists() {
         fs::create_dir_all(dir).with_context(|| format!("make {shown}"))?;
-        fs::set_permissions(dir, Permissions::from_mode(0o755)).with_context(|| format!("open {shown} to readers"))?;
+        fs::set_permissions(dir, Permissions::from_mode(0o755))
+            .with_context(|| format!("open {shown} to readers"))?;
     }
     let (mut pages, name) = (0, program.get_name().to_owned());
-    clap_mangen::generate_to(program, dir).with_context(|| format!("write manual pages to {shown}"))?;
+    clap_mangen::generate_to(program, dir)
+        .with_context(|| format!("write manual pages to {shown}"))?;
     for entry in fs::read_dir(dir).with_context(|| format!("read {shown}"))? {
         let path = entry?.path();
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if file.starts_with(&name) && file.ends_with(".1") {
             let open = Permissions::from_mode(0o644);
-            fs::set_permissions(&path, open).with_context(|| format!("open {} to readers", path.display()))?;
+            fs::set_permissions(&path, open)
+                .with_context(|| format!("open {} to readers", path.display()))?;
             pages += 1;
         }
     }

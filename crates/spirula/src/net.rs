@@ -85,25 +85,37 @@ pub fn own_addresses() -> Vec<IpAddr> {
 ///
 /// # Errors
 /// When an address or network is malformed, or none of ours is in the network.
-pub fn chosen(settings: &Settings, which: &str, own: &[IpAddr]) -> anyhow::Result<Option<SocketAddr>> {
+pub fn chosen(
+    settings: &Settings,
+    which: &str,
+    own: &[IpAddr],
+) -> anyhow::Result<Option<SocketAddr>> {
     let option = format!("{which}_addr");
     if let Some(text) = settings.given(&option).filter(|a| !a.is_empty() && *a != "-") {
         let addr = parse_addr(text, 0).map_err(|e| anyhow::anyhow!("{option}: {e}"))?;
         return Ok(Some(addr));
     }
     let option = format!("{which}_network");
-    let Some(text) = settings.given(&option).filter(|n| !n.trim().is_empty()) else { return Ok(None) };
+    let Some(text) = settings.given(&option).filter(|n| !n.trim().is_empty()) else {
+        return Ok(None);
+    };
     let networks = text.split([',', ' ', ';']).filter(|n| !n.is_empty()).map(Network::parse);
-    let networks = networks.collect::<Result<Vec<_>, _>>().map_err(|e| anyhow::anyhow!("{option}: {e}"))?;
+    let networks =
+        networks.collect::<Result<Vec<_>, _>>().map_err(|e| anyhow::anyhow!("{option}: {e}"))?;
     let (v4, v6) = (settings.is_on("ms_bind_ipv4"), settings.is_on("ms_bind_ipv6"));
     // IPv6 only if wanted, or if only such networks are named.
-    let wanted = |ip: &IpAddr| if ip.is_ipv4() { v4 } else { v6 || networks.iter().all(|n| n.base.is_ipv6()) };
+    let wanted = |ip: &IpAddr| {
+        if ip.is_ipv4() { v4 } else { v6 || networks.iter().all(|n| n.base.is_ipv6()) }
+    };
     let found = networks.iter().find_map(|n| own.iter().find(|ip| n.has(**ip) && wanted(ip)));
     match found {
         Some(ip) => Ok(Some((*ip, 0).into())),
         None => {
             let list: Vec<String> = own.iter().map(ToString::to_string).collect();
-            bail!("{option} = {text}: none of this machine's addresses is in it ({})", list.join(", "))
+            bail!(
+                "{option} = {text}: none of this machine's addresses is in it ({})",
+                list.join(", ")
+            )
         }
     }
 }
@@ -136,7 +148,9 @@ pub fn parse_addr(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(ip) = bare.parse::<IpAddr>() {
         return Ok((ip, port).into());
     }
-    Err(format!("'{text}' is no address; write for example 10.0.0.1, 10.0.0.1:3300 or [fd00::1]:3300"))
+    Err(format!(
+        "'{text}' is no address; write for example 10.0.0.1, 10.0.0.1:3300 or [fd00::1]:3300"
+    ))
 }
 
 /// The monitors of `mon_host`, names resolved. Monitors that only have a v1 address are left out:
@@ -147,8 +161,10 @@ pub fn parse_addr(text: &str, port: u16) -> Result<SocketAddr, String> {
 pub fn mon_host(text: &str) -> anyhow::Result<Vec<AddrVec>> {
     let mut out = Vec::new();
     for entry in entries(text) {
-        let inner = entry.strip_prefix('[').and_then(|e| e.strip_suffix(']')).filter(|e| e.contains(','));
-        let parts: Vec<&str> = inner.unwrap_or(entry).split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
+        let inner =
+            entry.strip_prefix('[').and_then(|e| e.strip_suffix(']')).filter(|e| e.contains(','));
+        let parts: Vec<&str> =
+            inner.unwrap_or(entry).split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
         let v2 = parts.iter().find(|p| !p.starts_with("v1:") && !p.starts_with("any:"));
         let Some(part) = v2 else { continue };
         for addr in resolve(part).with_context(|| format!("mon_host = {text}"))? {
@@ -187,10 +203,13 @@ fn resolve(part: &str) -> anyhow::Result<Vec<SocketAddr>> {
     }
     let name = part.strip_prefix("v2:").unwrap_or(part);
     let (host, port) = match name.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().with_context(|| format!("'{part}': '{port}' is no port"))?),
+        Some((host, port)) => {
+            (host, port.parse().with_context(|| format!("'{part}': '{port}' is no port"))?)
+        }
         None => (name, MON_PORT),
     };
-    let found: Vec<SocketAddr> = (host, port).to_socket_addrs().with_context(|| format!("find '{host}'"))?.collect();
+    let found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().with_context(|| format!("find '{host}'"))?.collect();
     Ok(found)
 }
 
@@ -206,7 +225,10 @@ mod tests {
     #[test]
     fn mon_host_in_every_form() {
         assert_eq!(hosts("10.0.0.1"), ["10.0.0.1:3300"]);
-        assert_eq!(hosts("10.0.0.1:3301, 10.0.0.2;10.0.0.3"), ["10.0.0.1:3301", "10.0.0.2:3300", "10.0.0.3:3300"]);
+        assert_eq!(
+            hosts("10.0.0.1:3301, 10.0.0.2;10.0.0.3"),
+            ["10.0.0.1:3301", "10.0.0.2:3300", "10.0.0.3:3300"]
+        );
         let both = "[v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0] [v2:[fd00::1]:3300,v1:[fd00::1]:6789]";
         assert_eq!(hosts(both), ["10.0.0.1:3300", "[fd00::1]:3300"]);
         assert_eq!(
@@ -223,14 +245,18 @@ mod tests {
         let has = |n: &str, ip: &str| Network::parse(n).unwrap().has(ip.parse().unwrap());
         assert!(has("10.1.0.0/16", "10.1.2.3") && !has("10.1.0.0/16", "10.2.0.1"));
         assert!(has("0.0.0.0/0", "1.2.3.4") && !has("0.0.0.0/0", "::1"));
-        assert!(has("fd00::/8", "fd12::1") && has("::/0", "::1") && !has("fd00::/64", "fd00:0:0:1::1"));
+        assert!(
+            has("fd00::/8", "fd12::1") && has("::/0", "::1") && !has("fd00::/64", "fd00:0:0:1::1")
+        );
         assert!(has("10.0.0.1", "10.0.0.1") && !has("10.0.0.1", "10.0.0.2"));
         assert!(Network::parse("10.0.0.0/33").is_err() && Network::parse("ten").is_err());
     }
 
     #[test]
     fn address_comes_from_addr_then_network() {
-        let own: Vec<IpAddr> = ["127.0.0.1", "10.0.0.5", "192.168.1.5", "fd00::5"].map(|a| a.parse().unwrap()).to_vec();
+        let own: Vec<IpAddr> = ["127.0.0.1", "10.0.0.5", "192.168.1.5", "fd00::5"]
+            .map(|a| a.parse().unwrap())
+            .to_vec();
         let mut s = Settings::default();
         assert_eq!(chosen(&s, "public", &own).unwrap(), None);
         s.set(Source::File, "public_network", "172.16.0.0/12, 192.168.0.0/16").unwrap();

@@ -4,16 +4,17 @@
 //!
 //! 1. the default
 //! 2. the monitors' database (`ceph config set`), which a daemon learns once it is connected
-//! 3. the file: `-c`, else `$SPIRULA_CONF`, else `DIR/ceph.conf`, else `$CEPH_CONF`, else `/etc/ceph/ceph.conf`;
-//!    within it `[global]`, then `[osd]`, then `[osd.0]`
-//! 4. the environment: `SPIRULA_PUBLIC_NETWORK=…` for `public_network`, then `CEPH_ARGS="--public-network …"`
+//! 3. the file: `-c`, else `$SPIRULA_CONF`, else `DIR/ceph.conf`, else `$CEPH_CONF`, else
+//!    `/etc/ceph/ceph.conf`; within it `[global]`, then `[osd]`, then `[osd.0]`
+//! 4. the environment: `SPIRULA_PUBLIC_NETWORK=…` for `public_network`, then
+//!    `CEPH_ARGS="--public-network …"`
 //! 5. the command line: `--public-network …`
 //! 6. `config set` at the running daemon
 //!
 //! Spaces, dashes and underscores in names are the same. Names that nobody knows are warned
-//! of with the nearest known one. A value that cannot be is an error, but for one in a file, which is
-//! warned of and counts as not set, as with Ceph: a line that Ceph's daemons pass over keeps no daemon from starting. The cluster's id and
-//! what is Spirula's own must be right there, too.
+//! of with the nearest known one. A value that cannot be is an error, but for one in a file, which
+//! is warned of and counts as not set, as with Ceph: a line that Ceph's daemons pass over keeps no
+//! daemon from starting. The cluster's id and what is Spirula's own must be right there, too.
 
 use crate::conf_file::ConfFile;
 use anyhow::{Context, bail};
@@ -75,7 +76,9 @@ impl Names<'_> {
         ];
         let mut out = value.to_owned();
         for (variable, text) in table {
-            out = out.replace(&format!("${{{variable}}}"), text).replace(&format!("${variable}"), text);
+            out = out
+                .replace(&format!("${{{variable}}}"), text)
+                .replace(&format!("${variable}"), text);
         }
         out
     }
@@ -96,8 +99,10 @@ impl Sources {
         let etc = Some(PathBuf::from("/etc/ceph/ceph.conf")).filter(|p| p.exists());
         s.path = asked.or(own).or_else(|| var("CEPH_CONF")).or(etc);
         if let Some(path) = &s.path {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-            s.file = ConfFile::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("read {}", path.display()))?;
+            s.file =
+                ConfFile::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
             for (name, line) in s.file.unknown() {
                 let what = options::unknown(&name);
                 s.warnings.push(format!("{} line {line}: {what}; ignored", path.display()));
@@ -105,7 +110,9 @@ impl Sources {
         }
         s.take_env(std::env::vars());
         for arg in args {
-            let Some((name, value)) = arg.split_once('=') else { bail!("--set {arg}: write name=value") };
+            let Some((name, value)) = arg.split_once('=') else {
+                bail!("--set {arg}: write name=value")
+            };
             if options::find(name).is_none() {
                 bail!("{}", options::unknown(name));
             }
@@ -131,9 +138,14 @@ impl Sources {
                 self.env.push((name, value));
             } else if options::find(&prefixed).is_some() {
                 self.env.push((prefixed, value));
-            } else if !OTHER_VARIABLES.contains(&name.as_str()) && !FOREIGN.iter().any(|f| name.starts_with(f)) {
+            } else if !OTHER_VARIABLES.contains(&name.as_str())
+                && !FOREIGN.iter().any(|f| name.starts_with(f))
+            {
                 let what = options::unknown(&name);
-                self.warnings.push(format!("environment variable SPIRULA_{}: {what}; ignored", name.to_uppercase()));
+                self.warnings.push(format!(
+                    "environment variable SPIRULA_{}: {what}; ignored",
+                    name.to_uppercase()
+                ));
             }
         }
         let mut words = ceph_args.as_deref().unwrap_or_default().split_whitespace().peekable();
@@ -142,7 +154,9 @@ impl Sources {
             let Some(option) = word.strip_prefix("--") else { continue };
             let (name, value) = match option.split_once('=') {
                 Some((name, value)) => (name, value.to_owned()),
-                None => (option, words.next_if(|w| !w.starts_with('-')).unwrap_or("true").to_owned()),
+                None => {
+                    (option, words.next_if(|w| !w.starts_with('-')).unwrap_or("true").to_owned())
+                }
             };
             if options::find(name).is_some() {
                 self.env.push((name.to_owned(), value));
@@ -150,14 +164,17 @@ impl Sources {
         }
     }
 
-    /// Sets what the file says for one daemon; returns warnings of values that cannot be, which count as not set. Of several lines for an
-    /// option the strongest alone is looked at, so that a bad one gives the default, as with Ceph, and not what a weaker one says.
+    /// Sets what the file says for one daemon; returns warnings of values that cannot be, which
+    /// count as not set. Of several lines for an option the strongest alone is looked at, so that a
+    /// bad one gives the default, as with Ceph, and not what a weaker one says.
     ///
     /// # Errors
-    /// When the cluster's id, or an option that no daemon of Ceph's reads, has a value that cannot be.
+    /// When the cluster's id, or an option that no daemon of Ceph's reads, has a value that cannot
+    /// be.
     fn take_file(&self, names: Names<'_>, out: &mut Settings) -> anyhow::Result<Vec<String>> {
         let lines = self.file.of(names.kind, names.id).into_iter();
-        let strongest: BTreeMap<String, (String, usize)> = lines.map(|(n, value, line)| (n, (value, line))).collect();
+        let strongest: BTreeMap<String, (String, usize)> =
+            lines.map(|(n, value, line)| (n, (value, line))).collect();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let mut warnings = Vec::new();
         for (name, (value, line)) in strongest {
@@ -168,7 +185,8 @@ impl Sources {
             if let Some(option) = options::find(&name) {
                 let (wanted, usual) = (option.wanted(), option.default);
                 warnings.push(format!(
-                    "{path} line {line}: {name} cannot be '{value}' and counts as not set (its default is '{usual}'); \
+                    "{path} line {line}: {name} cannot be '{value}' and counts as not set (its \
+                        default is '{usual}'); \
                      give {wanted}, or remove the line"
                 ));
             }
@@ -180,7 +198,11 @@ impl Sources {
     ///
     /// # Errors
     /// When a value of environment or command line cannot be, with its option and where it stands.
-    pub fn settings(&self, names: Names<'_>, fallback: &[(&str, String)]) -> anyhow::Result<Settings> {
+    pub fn settings(
+        &self,
+        names: Names<'_>,
+        fallback: &[(&str, String)],
+    ) -> anyhow::Result<Settings> {
         let mut out = Settings::default();
         let set = |out: &mut Settings, source, name: &str, value: &str, place: &str| {
             out.set(source, name, &names.expand(value)).map_err(|e| anyhow::anyhow!("{place}: {e}"))
@@ -252,13 +274,17 @@ mod tests {
     fn sources(text: &str, env: &[(&str, &str)], args: &[&str]) -> Sources {
         let mut s = Sources { file: ConfFile::parse(text).unwrap(), ..Sources::default() };
         s.take_env(env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-        s.args = args.iter().map(|a| a.split_once('=').map(|(k, v)| (k.into(), v.into())).unwrap()).collect();
+        s.args = args
+            .iter()
+            .map(|a| a.split_once('=').map(|(k, v)| (k.into(), v.into())).unwrap())
+            .collect();
         s
     }
 
     #[test]
     fn sections_environment_and_arguments_win_in_that_order() {
-        let text = "[global]\npublic network = 10.0.0.0/8\nosd max backfills = 2\n[osd]\nosd-max-backfills=3\n\
+        let text = "[global]\npublic network = 10.0.0.0/8\nosd max backfills = \
+            2\n[osd]\nosd-max-backfills=3\n\
                     [osd.3]\nosd_max_backfills = 4 # mine\n[osd.4]\nosd_max_backfills = 5\n";
         let get = |env: &[(&str, &str)], args: &[&str]| {
             let s = sources(text, env, args).settings(NAMES, &[]).unwrap();
@@ -279,7 +305,11 @@ mod tests {
 
     #[test]
     fn unknown_names_are_warned_of_and_impossible_values_of_the_environment_refused() {
-        let s = sources("", &[("SPIRULA_PUBLIC_NETWROK", "x"), ("SPIRULA_LOG", "info"), ("SPIRULA_E2E_DIR", "x")], &[]);
+        let s = sources(
+            "",
+            &[("SPIRULA_PUBLIC_NETWROK", "x"), ("SPIRULA_LOG", "info"), ("SPIRULA_E2E_DIR", "x")],
+            &[],
+        );
         assert_eq!(s.warnings.len(), 1);
         assert!(s.warnings[0].contains("'public_network'"), "{:?}", s.warnings);
         for (env, args, place) in [
@@ -287,14 +317,19 @@ mod tests {
             (vec![], vec!["osd_max_backfills=lots"], "command line"),
         ] {
             let e = format!("{:#}", sources("", &env, &args).settings(NAMES, &[]).unwrap_err());
-            assert!(e.contains(place) && e.contains("osd_max_backfills") && e.contains("lots"), "{e}");
+            assert!(
+                e.contains(place) && e.contains("osd_max_backfills") && e.contains("lots"),
+                "{e}"
+            );
         }
     }
 
     #[test]
     fn impossible_values_in_a_file_are_warned_of_and_count_as_not_set() {
-        let text = "[global]\nosd_op_queue =\nbluestore compression mode =\nosd_uuid = 1-2\nosd max backfills = 2\n\
-                    osd_scrub_begin_hour = 24\n[osd]\n\nosd max backfills = lots\n[mon]\nosd_recovery_sleep = x\n";
+        let text = "[global]\nosd_op_queue =\nbluestore compression mode =\nosd_uuid = 1-2\nosd \
+            max backfills = 2\n\
+                    osd_scrub_begin_hour = 24\n[osd]\n\nosd max backfills = \
+                    lots\n[mon]\nosd_recovery_sleep = x\n";
         let s = Sources { path: Some("/c/ceph.conf".into()), ..sources(text, &[], &[]) };
         let mut out = Settings::default();
         let warnings = s.take_file(NAMES, &mut out).unwrap();
@@ -303,25 +338,39 @@ mod tests {
                 "2: osd_op_queue cannot be ''",
                 "(its default is 'wpq'); give one of wpq, mclock_scheduler, debug_random, or",
             ),
-            ("3: bluestore_compression_mode cannot be ''", "give one of none, passive, aggressive, force, or"),
+            (
+                "3: bluestore_compression_mode cannot be ''",
+                "give one of none, passive, aggressive, force, or",
+            ),
             ("4: osd_uuid cannot be '1-2'", "give 32 hexadecimal digits"),
             ("9: osd_max_backfills cannot be 'lots'", "give a whole number"),
             ("6: osd_scrub_begin_hour cannot be '24'", "from 0 to 23"),
         ] {
             let start = format!("/c/ceph.conf line {start}");
-            assert!(warnings.iter().any(|w| w.starts_with(&start) && w.contains(wanted)), "{start}: {warnings:#?}");
+            assert!(
+                warnings.iter().any(|w| w.starts_with(&start) && w.contains(wanted)),
+                "{start}: {warnings:#?}"
+            );
         }
         assert_eq!(warnings.len(), 5, "what is another daemon's is not looked at: {warnings:#?}");
         assert_eq!(out, Settings::default());
         let settings = s.settings(NAMES, &[]).unwrap();
-        assert_eq!(settings.get("osd_max_backfills"), Some("4"), "the default, not what a weaker line says");
+        assert_eq!(
+            settings.get("osd_max_backfills"),
+            Some("4"),
+            "the default, not what a weaker line says"
+        );
         assert_eq!(s.told.lock().unwrap().len(), 5);
         for (line, value) in [("fsid = 1-2", "1-2"), ("spirula memory = 2.5G", "2.5G")] {
-            let e = sources(&format!("[global]\n{line}\n"), &[], &[]).settings(NAMES, &[]).unwrap_err().to_string();
+            let e = sources(&format!("[global]\n{line}\n"), &[], &[])
+                .settings(NAMES, &[])
+                .unwrap_err()
+                .to_string();
             assert!(e.contains("line 2") && e.contains(value), "{e}");
         }
         // A bad line that a stronger one overrules is none.
-        let s = sources("[global]\nosd max backfills = lots\n[osd]\nosd_max_backfills = 3\n", &[], &[]);
+        let s =
+            sources("[global]\nosd max backfills = lots\n[osd]\nosd_max_backfills = 3\n", &[], &[]);
         assert_eq!(s.settings(NAMES, &[]).unwrap().get("osd_max_backfills"), Some("3"));
         assert!(s.told.lock().unwrap().is_empty());
     }
@@ -331,7 +380,15 @@ mod tests {
         let own = vec!["dir".to_owned(), "id".to_owned()];
         let words = |v: &[&str]| v.iter().map(OsString::from).collect::<Vec<_>>();
         let got = expand_args(
-            words(&["osd", "--id", "0", "--public-network=10.0.0.0/8", "--ms-bind-ipv6", "--dir", "d"]),
+            words(&[
+                "osd",
+                "--id",
+                "0",
+                "--public-network=10.0.0.0/8",
+                "--ms-bind-ipv6",
+                "--dir",
+                "d",
+            ]),
             &own,
         );
         let want = words(&[
@@ -346,7 +403,11 @@ mod tests {
             "d",
         ]);
         assert_eq!(got.unwrap(), want);
-        assert!(expand_args(words(&["--publik-network", "x"]), &own).unwrap_err().contains("'public_network'"));
+        assert!(
+            expand_args(words(&["--publik-network", "x"]), &own)
+                .unwrap_err()
+                .contains("'public_network'")
+        );
         assert!(expand_args(words(&["--public-network"]), &own).unwrap_err().contains("value"));
     }
 }

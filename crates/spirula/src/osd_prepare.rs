@@ -62,7 +62,8 @@ pub struct GrowArgs {
 }
 
 fn uuid(s: &str) -> Result<Uuid, String> {
-    Uuid::parse(s).ok_or_else(|| format!("'{s}' is not a uuid like 01234567-89ab-cdef-0123-456789abcdef"))
+    Uuid::parse(s)
+        .ok_or_else(|| format!("'{s}' is not a uuid like 01234567-89ab-cdef-0123-456789abcdef"))
 }
 
 /// `spirula osd prepare`.
@@ -131,7 +132,8 @@ pub fn grow(a: &GrowArgs) -> anyhow::Result<()> {
         ..StoreOptions::default()
     };
     let failed = Box::new(|e: spirula_store::StoreError| tracing::error!("{e}"));
-    let store = Store::open(&a.path, None, &opts, Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
+    let store =
+        Store::open(&a.path, None, &opts, Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
     let (total, id) = (store.statfs().total, store.identity().osd_id);
     store.close().map_err(|e| anyhow!("{e}"))?;
     if total == 0 {

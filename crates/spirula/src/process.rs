@@ -116,7 +116,8 @@ pub fn run(kind: Kind, args: &DaemonArgs) -> anyhow::Result<()> {
         Kind::Mgr => process.mgr()?,
         Kind::Osd => process.osd(args)?,
     };
-    let socket = cluster::admin_socket(&process.settings, kind.name(), &process.id, &process.hub, &addrs);
+    let socket =
+        cluster::admin_socket(&process.settings, kind.name(), &process.id, &process.hub, &addrs);
     logs::say(&format!("spirula {}: {name} runs, listening on {addrs}", env!("CARGO_PKG_VERSION")));
     signals::ready();
     process.wait(&name, &running, &stop, socket)
@@ -139,7 +140,10 @@ impl Process {
         let settings = sources.settings(names, &dir.path_options())?;
         let run_dir = PathBuf::from(settings.get("run_dir").unwrap_or_default());
         let lock = dir.lock_daemon(&run_dir, &names.name())?;
-        let host = settings.given("host").filter(|h| !h.is_empty()).map_or_else(host::hostname, str::to_owned);
+        let host = settings
+            .given("host")
+            .filter(|h| !h.is_empty())
+            .map_or_else(host::hostname, str::to_owned);
         let memory = settings.number("spirula_memory").unwrap_or(SMALLEST);
         if memory < SMALLEST {
             bail!("spirula_memory {}: give {} or more", Size(memory), Size(SMALLEST));
@@ -179,7 +183,8 @@ impl Process {
 
     fn fsid(&self) -> anyhow::Result<Option<Uuid>> {
         let text = self.settings.given("fsid").filter(|f| !f.is_empty());
-        text.map(|f| Uuid::parse(f).with_context(|| format!("fsid = {f}: no cluster id"))).transpose()
+        text.map(|f| Uuid::parse(f).with_context(|| format!("fsid = {f}: no cluster id")))
+            .transpose()
     }
 
     /// The monitors of `mon_host`, else those of DNS.
@@ -196,7 +201,9 @@ impl Process {
             // As the monitors see us.
             None => match mons.current().msgr2().addr {
                 Some(mon) => net::towards(mon)?,
-                None => bail!("give public_addr or public_network: there is no monitor to find the way to"),
+                None => bail!(
+                    "give public_addr or public_network: there is no monitor to find the way to"
+                ),
             },
         };
         let cluster = net::chosen(&self.settings, "cluster", &own)?.map_or(public, |a| a.ip());
@@ -204,16 +211,21 @@ impl Process {
     }
 
     fn ports(&self) -> (u16, u16) {
-        let port = |name: &str| self.settings.number(name).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+        let port = |name: &str| {
+            self.settings.number(name).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
+        };
         (port("ms_bind_port_min"), port("ms_bind_port_max"))
     }
 
     fn mon(&self, args: &DaemonArgs) -> anyhow::Result<(Running, AddrVec)> {
         let bind = self.settings.given("public_bind_addr").filter(|a| !a.is_empty() && *a != "-");
-        let bind = bind.map(|a| net::parse_addr(a, net::MON_PORT).map_err(|e| anyhow!("public_bind_addr: {e}")));
+        let bind = bind.map(|a| {
+            net::parse_addr(a, net::MON_PORT).map_err(|e| anyhow!("public_bind_addr: {e}"))
+        });
         let own = net::own_addresses();
         let place = net::chosen(&self.settings, "public", &own)?;
-        let place = place.map(|a| if a.port() == 0 { SocketAddr::new(a.ip(), net::MON_PORT) } else { a });
+        let place =
+            place.map(|a| if a.port() == 0 { SocketAddr::new(a.ip(), net::MON_PORT) } else { a });
         let setup = MonSetup {
             place,
             hint: Some(self.dir.join(MONITORS)),
@@ -295,7 +307,11 @@ impl Process {
             match stop.recv_timeout(Duration::from_millis(500)) {
                 Ok(()) => {
                     logs::say(&format!("spirula: {name} stops"));
-                    break if running.stop() { Ok(()) } else { Err(anyhow!("{name} did not stop in time")) };
+                    break if running.stop() {
+                        Ok(())
+                    } else {
+                        Err(anyhow!("{name} did not stop in time"))
+                    };
                 }
                 Err(_) if self.ended.load(Ordering::Acquire) => {
                     break Err(anyhow!("{name} has ended; its log above says why"));
@@ -317,8 +333,8 @@ impl Process {
 /// A file in the directory that a monitor of this host keeps: where the monitors are now.
 const MONITORS: &str = "monitors";
 
-/// The monitors that the options name, by `mon_host` or DNS, and behind them those that a monitor of
-/// this directory last knew.
+/// The monitors that the options name, by `mon_host` or DNS, and behind them those that a monitor
+/// of this directory last knew.
 ///
 /// # Errors
 /// When nothing leads to one.
@@ -339,7 +355,9 @@ pub fn find_mons(settings: &Settings, dir: &ClusterDir) -> anyhow::Result<Vec<Ad
         return Ok(all);
     }
     let service = settings.get("mon_dns_srv_name").unwrap_or_default();
-    let found: Vec<SocketAddr> = srv::monitors(service)
-        .context("mon_host is not set and DNS knows no monitors; take the cluster's ceph.conf, or give --mon-host")?;
+    let found: Vec<SocketAddr> = srv::monitors(service).context(
+        "mon_host is not set and DNS knows no monitors; take the cluster's ceph.conf, or \
+            give --mon-host",
+    )?;
     Ok(found.into_iter().map(|a| AddrVec::one(EntityAddr::v2(a, 0))).collect())
 }

@@ -1,12 +1,13 @@
 //! Standard output whose reader may leave: `spirula … | head`.
 //!
-//! Rust ignores SIGPIPE, and `println!` panics when nobody reads any more. A command that only prints ends quietly
-//! instead, as other programs do; a process that runs daemons goes on (`logs::print`).
+//! Rust ignores SIGPIPE, and `println!` panics when nobody reads any more. A command that only
+//! prints ends quietly instead, as other programs do; a process that runs daemons goes on
+//! (`logs::print`).
 
 use std::io::{ErrorKind, Write};
 
-/// Prints a line. Ends the process, quietly, when nobody reads it; a reader that cannot be written to for another
-/// reason is told on standard error.
+/// Prints a line. Ends the process, quietly, when nobody reads it; a reader that cannot be written
+/// to for another reason is told on standard error.
 pub fn line(text: std::fmt::Arguments<'_>) {
     bytes(format!("{text}\n").as_bytes());
 }

@@ -37,7 +37,12 @@ impl Remote {
     ///
     /// # Errors
     /// When an option makes no sense, or no thread or random number can be had.
-    pub fn new(mons: Vec<AddrVec>, me: Peer, login: Arc<dyn Login>, settings: &Settings) -> anyhow::Result<Self> {
+    pub fn new(
+        mons: Vec<AddrVec>,
+        me: Peer,
+        login: Arc<dyn Login>,
+        settings: &Settings,
+    ) -> anyhow::Result<Self> {
         let hub = Hub::new(LinkMode::Tcp, PayloadPool::new(PAYLOADS));
         hub.set_modes(keys::modes(settings, true)?);
         let draw = u64::from(host::nonce().context("draw a number")?);
@@ -90,7 +95,9 @@ impl Remote {
             }
             for n in news {
                 match n {
-                    MonNews::Answer(to, Answer::Command { result, status, output }) if to == call => {
+                    MonNews::Answer(to, Answer::Command { result, status, output })
+                        if to == call =>
+                    {
                         return Ok((result, status, output));
                     }
                     MonNews::Lost(why) => last = why,
@@ -99,7 +106,8 @@ impl Remote {
             }
             let waited = clock::monotonic().saturating_sub(begun);
             if waited > PATIENCE {
-                let all: Vec<String> = self.mon.mons().all().iter().map(ToString::to_string).collect();
+                let all: Vec<String> =
+                    self.mon.mons().all().iter().map(ToString::to_string).collect();
                 bail!("no monitor answers; asked were {} ({last})", all.join(", "));
             }
             if last.contains("refused authentication") && waited > LAG && !self.mon.is_open() {

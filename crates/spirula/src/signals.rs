@@ -12,20 +12,28 @@ fn hangup_ignored() -> bool {
     mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }
 
-/// Calls `stop` for SIGINT and SIGTERM, and for SIGHUP unless that is ignored, from now on. A second one ends the process at once:
-/// whoever asks twice does not want to wait, and nothing acknowledged is lost by it.
+/// Calls `stop` for SIGINT and SIGTERM, and for SIGHUP unless that is ignored, from now on. A
+/// second one ends the process at once: whoever asks twice does not want to wait, and nothing
+/// acknowledged is lost by it.
 ///
 /// # Errors
 /// When the thread that waits for them cannot be made.
 pub fn on_stop(stop: impl Fn() + Send + 'static) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("wait for signals")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("wait for signals")?;
     let (mut int, mut term, mut hangup) = {
         use tokio::signal::unix::{SignalKind, signal};
         let _in_runtime = runtime.enter();
         (
             signal(SignalKind::interrupt()).context("catch SIGINT")?,
             signal(SignalKind::terminate()).context("catch SIGTERM")?,
-            if hangup_ignored() { None } else { Some(signal(SignalKind::hangup()).context("catch SIGHUP")?) },
+            if hangup_ignored() {
+                None
+            } else {
+                Some(signal(SignalKind::hangup()).context("catch SIGHUP")?)
+            },
         )
     };
     std::thread::Builder::new()
@@ -40,7 +48,8 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> anyhow::Result<()> {
                             None => std::future::pending().await,
                         }
                     };
-                    // Kernel and shell may both tell that the terminal is gone: that is nobody who asks twice.
+                    // Kernel and shell may both tell that the terminal is gone: that is nobody who
+                    // asks twice.
                     let by_hand =
                         tokio::select! { _ = int.recv() => true, _ = term.recv() => true, () = hung_up => false };
                     if by_hand && asked {

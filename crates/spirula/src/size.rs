@@ -15,15 +15,16 @@ impl FromStr for Size {
         let t = s.trim();
         let split = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
         let (number, unit) = t.split_at(split);
-        let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-            "" => 0,
-            "k" => 10,
-            "m" => 20,
-            "g" => 30,
-            "t" => 40,
-            "p" => 50,
-            _ => return Err(wrong()),
-        };
+        let shift =
+            match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+                "" => 0,
+                "k" => 10,
+                "m" => 20,
+                "g" => 30,
+                "t" => 40,
+                "p" => 50,
+                _ => return Err(wrong()),
+            };
         let value: f64 = number.parse().map_err(|_| wrong())?;
         let bytes = value * (1u64 << shift) as f64;
         if !(0.0..=1e18).contains(&bytes) {
@@ -43,7 +44,11 @@ impl fmt::Display for Size {
             v /= 1024.0;
             u += 1;
         }
-        if v.fract() < 0.05 { write!(f, "{v:.0} {}", units[u]) } else { write!(f, "{v:.1} {}", units[u]) }
+        if v.fract() < 0.05 {
+            write!(f, "{v:.0} {}", units[u])
+        } else {
+            write!(f, "{v:.1} {}", units[u])
+        }
     }
 }
 
@@ -55,7 +60,8 @@ impl FromStr for Life {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let wrong = || format!("'{s}' is not a time from 1m to 30d; write for example 30m, 8h or 7d");
+        let wrong =
+            || format!("'{s}' is not a time from 1m to 30d; write for example 30m, 8h or 7d");
         let t = s.trim();
         let (number, unit) = t.split_at(t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len()));
         let seconds = match unit.trim() {
@@ -80,7 +86,11 @@ mod tests {
         assert_eq!("1.5TiB".parse(), Ok(Size(3 << 39)));
         assert_eq!("512m".parse(), Ok(Size(512 << 20)));
         assert_eq!("4096".parse(), Ok(Size(4096)));
-        assert!("ten".parse::<Size>().is_err() && "1X".parse::<Size>().is_err() && "-1G".parse::<Size>().is_err());
+        assert!(
+            "ten".parse::<Size>().is_err()
+                && "1X".parse::<Size>().is_err()
+                && "-1G".parse::<Size>().is_err()
+        );
         assert_eq!(Size(10 << 30).to_string(), "10 GiB");
         assert_eq!(Size(3 << 29).to_string(), "1.5 GiB");
     }
@@ -88,7 +98,10 @@ mod tests {
     #[test]
     fn lives_are_read_in_the_units_people_use() {
         let of = |t: &str| t.parse::<Life>().map(|l| l.0);
-        assert_eq!((of("90"), of("30m"), of("8h"), of("7d")), (Ok(90), Ok(1800), Ok(28800), Ok(604_800)));
+        assert_eq!(
+            (of("90"), of("30m"), of("8h"), of("7d")),
+            (Ok(90), Ok(1800), Ok(28800), Ok(604_800))
+        );
         for bad in ["", "5", "31d", "1w", "-1h", "99999999999999999999d"] {
             assert!(of(bad).is_err(), "{bad}");
         }

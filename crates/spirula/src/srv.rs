@@ -54,7 +54,9 @@ pub fn monitors(service: &str) -> anyhow::Result<Vec<SocketAddr>> {
                     let mut out = Vec::new();
                     for srv in list {
                         let found = (srv.target.as_str(), srv.port).to_socket_addrs();
-                        out.extend(found.with_context(|| format!("find '{}' of {name}", srv.target))?);
+                        out.extend(
+                            found.with_context(|| format!("find '{}' of {name}", srv.target))?,
+                        );
                     }
                     return Ok(out);
                 }
@@ -72,7 +74,10 @@ fn resolver(conf: &str) -> (Vec<SocketAddr>, Vec<String>) {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("nameserver") => {
-                let ip = words.next().and_then(|w| w.split('%').next()).and_then(|w| w.parse::<IpAddr>().ok());
+                let ip = words
+                    .next()
+                    .and_then(|w| w.split('%').next())
+                    .and_then(|w| w.parse::<IpAddr>().ok());
                 servers.extend(ip.map(|ip| SocketAddr::new(ip, 53)));
             }
             Some("search" | "domain") => domains = words.map(str::to_owned).collect(),
@@ -101,7 +106,10 @@ fn ask(server: SocketAddr, name: &str) -> anyhow::Result<Vec<Srv>> {
         let mut stream = TcpStream::connect_timeout(&server, PATIENCE).context("connect by TCP")?;
         stream.set_read_timeout(Some(PATIENCE)).context("set a time limit")?;
         let length = u16::try_from(query.len()).context("the name is too long")?;
-        stream.write_all(&length.to_be_bytes()).and_then(|()| stream.write_all(&query)).context("send by TCP")?;
+        stream
+            .write_all(&length.to_be_bytes())
+            .and_then(|()| stream.write_all(&query))
+            .context("send by TCP")?;
         let mut length = [0; 2];
         stream.read_exact(&mut length).context("read by TCP")?;
         answer = vec![0; usize::from(u16::from_be_bytes(length))];
@@ -232,7 +240,9 @@ mod tests {
         a[7] = rows.len() as u8;
         for (priority, weight, port, label) in rows {
             a.extend_from_slice(&[0xc0, 12]);
-            for n in [TYPE_SRV, CLASS_IN, 0, 60, 6 + label.len() as u16 + 3, *priority, *weight, *port] {
+            for n in
+                [TYPE_SRV, CLASS_IN, 0, 60, 6 + label.len() as u16 + 3, *priority, *weight, *port]
+            {
                 a.extend_from_slice(&n.to_be_bytes());
             }
             a.push(label.len() as u8);
@@ -246,8 +256,11 @@ mod tests {
     #[test]
     fn records_come_in_the_order_of_priority_and_weight() {
         let a = answer(7, &[(20, 60, 3300, "c"), (10, 20, 3301, "b"), (10, 60, 3300, "a")]);
-        let names: Vec<String> =
-            records(7, &a).unwrap().into_iter().map(|s| format!("{}:{}", s.target, s.port)).collect();
+        let names: Vec<String> = records(7, &a)
+            .unwrap()
+            .into_iter()
+            .map(|s| format!("{}:{}", s.target, s.port))
+            .collect();
         assert_eq!(names, ["a.example.org:3300", "b.example.org:3301", "c.example.org:3300"]);
     }
 
@@ -270,7 +283,8 @@ mod tests {
 
     #[test]
     fn resolv_conf_gives_servers_and_domains() {
-        let (servers, domains) = resolver("# x\nnameserver 10.0.0.1\nnameserver fe80::1%eth0\nsearch a.org b.org\n");
+        let (servers, domains) =
+            resolver("# x\nnameserver 10.0.0.1\nnameserver fe80::1%eth0\nsearch a.org b.org\n");
         assert_eq!(servers.len(), 2);
         assert_eq!(domains, ["a.org", "b.org", ""]);
     }

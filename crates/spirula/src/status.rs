@@ -17,7 +17,10 @@ pub fn status(dir: &Path, as_json: bool) -> anyhow::Result<()> {
     let m = dir.require()?;
     let Some(v) = control::ask(&dir, &json!({"do": "status"}))? else {
         if as_json {
-            crate::out!("{}", json!({"running": false, "dir": dir.path(), "fsid": m.fsid.to_string()}));
+            crate::out!(
+                "{}",
+                json!({"running": false, "dir": dir.path(), "fsid": m.fsid.to_string()})
+            );
         }
         return Err(Unmet(format!(
             "the cluster in {} is not running; start it with 'spirula up --dir {}'",
@@ -64,7 +67,10 @@ fn text(dir: &ClusterDir, v: &Value) -> String {
     }
     out += &format!("  ceph.conf: {}\n", dir.conf().display());
     for path in guard::wider_in_cluster(dir.path()) {
-        out += &format!("  WARNING: other users may read or write {}; close it with chmod go= PATH\n", path.display());
+        out += &format!(
+            "  WARNING: other users may read or write {}; close it with chmod go= PATH\n",
+            path.display()
+        );
     }
     out.push('\n');
     out += v["status"].as_str().unwrap_or_default();

@@ -140,7 +140,9 @@ pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
         StoreCommand::Check { at, .. } if MonStore::exists(&at.path) => check_mon(at),
         StoreCommand::Check { at, quick } => check(at, *quick),
         StoreCommand::Stats { at } => stats(at),
-        StoreCommand::Export { at, file, pg, skip_bad } => export(at, file, pg.as_deref(), *skip_bad),
+        StoreCommand::Export { at, file, pg, skip_bad } => {
+            export(at, file, pg.as_deref(), *skip_bad)
+        }
         StoreCommand::Import { at, file } => import(at, file),
         StoreCommand::Dump { at, what, only } => dump(at, *what, only.as_deref()),
     }
@@ -196,7 +198,8 @@ fn check(at: &At, quick: bool) -> anyhow::Result<()> {
     match c.count {
         0 => Ok(()),
         n => bail!(
-            "{n} problems; let the cluster recover this OSD from its copies, or rescue what is readable with 'spirula store export --skip-bad'"
+            "{n} problems; let the cluster recover this OSD from its copies, or rescue what is \
+                readable with 'spirula store export --skip-bad'"
         ),
     }
 }
@@ -234,8 +237,10 @@ fn stats(at: &At) -> anyhow::Result<()> {
         "free_runs": s.free.iter().map(|f| json!({"from": f.from, "runs": f.runs, "bytes": f.bytes})).collect::<Vec<_>>(),
     });
     let mut text = format!(
-        "osd.{} of cluster {}\n  data       {} of {} used, {} available; {} stored in {} objects\n  \
-         metadata   {} ({} live), {} keys, {} commits\n  journal    {}; {} written since it was made\n  \
+        "osd.{} of cluster {}\n  data       {} of {} used, {} available; {} stored in {} \
+            objects\n  \
+         metadata   {} ({} live), {} keys, {} commits\n  journal    {}; {} written since it was \
+         made\n  \
          layout     {pieces:.2} pieces per object with data\n",
         id.osd_id,
         id.fsid,
@@ -258,14 +263,17 @@ fn stats(at: &At) -> anyhow::Result<()> {
         text += &format!("  objects of {} and more: {n}\n", Size(*from));
     }
     for f in &s.free {
-        text += &format!("  free runs of {} and more: {}, {}\n", Size(f.from), f.runs, Size(f.bytes));
+        text +=
+            &format!("  free runs of {} and more: {}, {}\n", Size(f.from), f.runs, Size(f.bytes));
     }
     at.show(&v, &text);
     Ok(())
 }
 
 fn pg_of(s: &str) -> anyhow::Result<SpgId> {
-    SpgId::parse(s).with_context(|| format!("'{s}' is not a PG; write for example 2.1f, or 2.1fs0 for a shard"))
+    SpgId::parse(s).with_context(|| {
+        format!("'{s}' is not a PG; write for example 2.1f, or 2.1fs0 for a shard")
+    })
 }
 
 fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Result<()> {
@@ -277,7 +285,8 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
             let key = info_key(pg);
             let Some(record) = store.meta(&key).map_err(|e| anyhow!("{e}"))? else {
                 bail!(
-                    "PG {pg} is not in this store; 'spirula store dump {} meta' names those that are",
+                    "PG {pg} is not in this store; 'spirula store dump {} meta' names those that \
+                        are",
                     at.path.display()
                 );
             };
@@ -291,10 +300,9 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
     let mut out: Box<dyn Write> = if to_stdout {
         Box::new(BufWriter::new(std::io::stdout().lock()))
     } else {
-        Box::new(BufWriter::new(
-            File::create_new(file)
-                .with_context(|| format!("make {} (an existing file is not overwritten)", file.display()))?,
-        ))
+        Box::new(BufWriter::new(File::create_new(file).with_context(|| {
+            format!("make {} (an existing file is not overwritten)", file.display())
+        })?))
     };
     let bad = if skip_bad { Bad::Skip } else { Bad::Refuse };
     let done = match tools::export(&store, filter.as_ref(), bad, &mut *out) {
@@ -310,7 +318,9 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
     };
     drop(out);
     if !to_stdout {
-        File::open(file).and_then(|f| f.sync_all()).with_context(|| format!("sync {}", file.display()))?;
+        File::open(file)
+            .and_then(|f| f.sync_all())
+            .with_context(|| format!("sync {}", file.display()))?;
     }
     for (name, why) in &done.left_out {
         eprintln!("left out {name}: {why}");
@@ -337,8 +347,8 @@ fn import(at: &At, file: &Path) -> anyhow::Result<()> {
     // Before the store is opened for writing, which leaves a trace on it.
     tools::examine(&at.look()?, open().map_err(failed_import)?).map_err(failed_import)?;
     let failed = Box::new(|e: spirula_store::StoreError| tracing::error!("{e}"));
-    let mut store =
-        Store::open_at(&at.paths()?, None, &options(), Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
+    let mut store = Store::open_at(&at.paths()?, None, &options(), Box::new(|_| ()), failed)
+        .map_err(|e| anyhow!("{e}"))?;
     let done = tools::import(&mut store, open).map_err(failed_import)?;
     store.close().map_err(|e| anyhow!("{e}"))?;
     at.show(
@@ -424,7 +434,8 @@ fn dump(at: &At, what: What, only: Option<&str>) -> anyhow::Result<()> {
                     "id": d.id, "size": d.size, "allocated": d.allocated, "shared": d.shared,
                     "omap": d.omap, "omap_pairs": d.omap_pairs, "attrs": attrs, "pieces": pieces});
                 let mut text = format!(
-                    "{} {:08x} {name} {snap}: onode {}, {} bytes in {}, {} attributes, {} omap pairs",
+                    "{} {:08x} {name} {snap}: onode {}, {} bytes in {}, {} attributes, {} omap \
+                        pairs",
                     o.pool,
                     o.hash,
                     d.id,
@@ -445,11 +456,16 @@ fn dump(at: &At, what: What, only: Option<&str>) -> anyhow::Result<()> {
             .map_err(|e| anyhow!("{e}"))?;
         }
         What::Meta => {
-            for (key, value) in store.meta_range(only.unwrap_or_default().as_bytes()).map_err(|e| anyhow!("{e}"))? {
+            for (key, value) in
+                store.meta_range(only.unwrap_or_default().as_bytes()).map_err(|e| anyhow!("{e}"))?
+            {
                 let info = match parse_info_key(&key) {
                     None => None,
                     Some(pg) => {
-                        let head = store.meta(&head_key(pg)).map_err(|e| anyhow!("{e}"))?.unwrap_or_default();
+                        let head = store
+                            .meta(&head_key(pg))
+                            .map_err(|e| anyhow!("{e}"))?
+                            .unwrap_or_default();
                         Stored { record: value.clone(), head, ..Stored::default() }.info().ok()
                     }
                 };
@@ -480,10 +496,17 @@ fn dump(at: &At, what: What, only: Option<&str>) -> anyhow::Result<()> {
             };
             for pg in pgs {
                 for (version, entry) in store.log_entries(pg).map_err(|e| anyhow!("{e}"))? {
-                    let known: Option<spirula_pg::LogEntry> = spirula_encoding::from_slice(&entry).ok();
+                    let known: Option<spirula_pg::LogEntry> =
+                        spirula_encoding::from_slice(&entry).ok();
                     let (kind, object, reqid) = known.map_or_else(
                         || ("unreadable".to_owned(), String::new(), String::new()),
-                        |e| (format!("{:?}", e.kind).to_lowercase(), text_of(&e.object.name), e.reqid.to_string()),
+                        |e| {
+                            (
+                                format!("{:?}", e.kind).to_lowercase(),
+                                text_of(&e.object.name),
+                                e.reqid.to_string(),
+                            )
+                        },
                     );
                     let v = json!({"pg": pg.to_string(), "version": version.to_string(), "kind": kind, "object": object,
                         "reqid": reqid, "bytes": entry.len()});

@@ -121,7 +121,8 @@ fn detach(args: &UpArgs) -> anyhow::Result<()> {
         match line.split_once(' ') {
             Some(("say", text)) if !args.json => crate::out!("{text}"),
             Some(("ready", summary)) => {
-                let v: Value = serde_json::from_str(summary).context("understand the cluster's report")?;
+                let v: Value =
+                    serde_json::from_str(summary).context("understand the cluster's report")?;
                 if args.json {
                     crate::out!("{}", v["summary"]);
                 } else {
@@ -132,7 +133,11 @@ fn detach(args: &UpArgs) -> anyhow::Result<()> {
             Some((kind @ ("fail3" | "fail"), text)) => {
                 // Its lock goes with it: who tries again at once must not meet it.
                 child.wait().context("wait for the cluster's process")?;
-                return Err(if kind == "fail3" { Unmet(text.to_owned()).into() } else { anyhow!("{text}") });
+                return Err(if kind == "fail3" {
+                    Unmet(text.to_owned()).into()
+                } else {
+                    anyhow!("{text}")
+                });
             }
             _ => {}
         }
@@ -162,7 +167,8 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     guests::check(&args.with)?;
     let memory = args.memory.map_or_else(crate::memory::allowed, |m| m.0);
     if memory < SMALLEST {
-        let whose = if args.memory.is_some() { "--memory" } else { "what the control group allows," };
+        let whose =
+            if args.memory.is_some() { "--memory" } else { "what the control group allows," };
         bail!("{whose} {} is too little; give {} or more", Size(memory), Size(SMALLEST));
     }
     // Before anything is made.
@@ -212,19 +218,23 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
             Err(_) => cluster.check_alive()?,
         }
     }
-    let stopped: Vec<String> = cluster.stopped().into_iter().map(|(id, why)| format!("osd.{id}: {why}")).collect();
+    let stopped: Vec<String> =
+        cluster.stopped().into_iter().map(|(id, why)| format!("osd.{id}: {why}")).collect();
     if missing.is_empty() {
         missing = stopped.join("; ");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let (mut summary, mut text) = next_steps(&dir, &manifest, &cluster, seconds, &missing, &args.with);
+    let (mut summary, mut text) =
+        next_steps(&dir, &manifest, &cluster, seconds, &missing, &args.with);
     if let Some(line) = forgotten(&dir, &args.with) {
         text = format!("{text}\n\n{line}");
     }
     // They would wait for PGs that nobody serves, and `down` for them.
     let with: &[_] = if missing.is_empty() { &args.with } else { &[] };
     if with.len() < args.with.len() {
-        text = format!("{text}\n\nWhat --with names is not started: start the cluster anew when it is whole.");
+        text = format!(
+            "{text}\n\nWhat --with names is not started: start the cluster anew when it is whole."
+        );
     }
     let mut guests = Guests::start(&dir, &manifest, with).unwrap_or_else(|e| {
         // The cluster does not need them.
@@ -276,7 +286,8 @@ struct Asked {
     written: mpsc::Receiver<()>,
 }
 
-/// How long the process waits for whoever asked it to stop to be told: for longer than a busy machine lets a thread wait.
+/// How long the process waits for whoever asked it to stop to be told: for longer than a busy
+/// machine lets a thread wait.
 const TOLD: Duration = Duration::from_secs(10);
 
 fn finish(cluster: &Cluster, progress: &mut Progress, asked: Option<Asked>) -> anyhow::Result<()> {
@@ -298,8 +309,15 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
     let stop_tx = Mutex::new(tx.clone());
     let own = dir.clone();
     control::serve(dir, move |request| {
-        let id = || request["id"].as_i64().and_then(|n| i32::try_from(n).ok()).context("'id' is no OSD number");
-        let said = |message: anyhow::Result<String>| message.map(|message| json!({ "message": message }).into());
+        let id = || {
+            request["id"]
+                .as_i64()
+                .and_then(|n| i32::try_from(n).ok())
+                .context("'id' is no OSD number")
+        };
+        let said = |message: anyhow::Result<String>| {
+            message.map(|message| json!({ "message": message }).into())
+        };
         match request["do"].as_str().unwrap_or_default() {
             "status" => cluster.status().map(Into::into),
             "osd-start" => said(cluster.start_osd(id()?)),
@@ -322,7 +340,10 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
                 Ok(answer.with(json!({"seconds": begun.elapsed().as_secs_f64()})))
             }
             other => {
-                bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop, osd-recreate, backup")
+                bail!(
+                    "unknown request '{other}'; known are status, stop, osd-start, osd-stop, \
+                        osd-recreate, backup"
+                )
             }
         }
     })?;
@@ -387,16 +408,20 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
     Ok(m)
 }
 
-/// Refuses an address that means all of a machine's: the maps name it, and clients elsewhere would look for the daemons at home.
+/// Refuses an address that means all of a machine's: the maps name it, and clients elsewhere would
+/// look for the daemons at home.
 fn can_be_reached_at(bind: std::net::IpAddr) -> anyhow::Result<()> {
     if !bind.is_unspecified() {
         return Ok(());
     }
     let own = crate::net::own_addresses();
-    let outside = own.iter().filter(|a| a.is_ipv4() == bind.is_ipv4() && !a.is_loopback() && !a.is_unspecified());
+    let outside = own
+        .iter()
+        .filter(|a| a.is_ipv4() == bind.is_ipv4() && !a.is_loopback() && !a.is_unspecified());
     let own: Vec<String> = outside.map(ToString::to_string).collect();
     bail!(
-        "--bind {bind}: clients connect to the address that the cluster's maps name, so it must be one that they reach; {}",
+        "--bind {bind}: clients connect to the address that the cluster's maps name, so it must be \
+            one that they reach; {}",
         if own.is_empty() {
             "this machine has none but loopback".to_owned()
         } else {
@@ -405,13 +430,18 @@ fn can_be_reached_at(bind: std::net::IpAddr) -> anyhow::Result<()> {
     );
 }
 
-/// Refuses a new cluster whose monitors' ports somebody else has, before anything is made: a directory remembers its ports.
+/// Refuses a new cluster whose monitors' ports somebody else has, before anything is made: a
+/// directory remembers its ports.
 fn ports_are_free(m: &Manifest) -> anyhow::Result<()> {
     for (name, addr) in crate::cluster::mon_addrs(m) {
         std::net::TcpListener::bind(addr).map_err(|e| {
             let other = match e.kind() {
-                ErrorKind::AddrNotAvailable => "no interface of this machine has the address of --bind",
-                ErrorKind::PermissionDenied => "this user may not have that port: choose another --port, from 1024 on",
+                ErrorKind::AddrNotAvailable => {
+                    "no interface of this machine has the address of --bind"
+                }
+                ErrorKind::PermissionDenied => {
+                    "this user may not have that port: choose another --port, from 1024 on"
+                }
                 _ => "choose another --port",
             };
             anyhow!("mon.{name} cannot listen on {addr}: {other}; nothing was made: {e}")
@@ -420,7 +450,8 @@ fn ports_are_free(m: &Manifest) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// File descriptors of a process with these daemons: files, rings and connections among them, and a few clients.
+/// File descriptors of a process with these daemons: files, rings and connections among them, and a
+/// few clients.
 const DESCRIPTORS: u64 = 128;
 /// The same for each daemon.
 const DESCRIPTORS_EACH: u64 = 24;
@@ -431,21 +462,23 @@ fn enough_descriptors(osds: usize, mons: u8) -> anyhow::Result<()> {
     let have = crate::guard::descriptors();
     if have < needed {
         bail!(
-            "this process may open {have} files, {needed} are needed; raise the limit, for example with 'ulimit -n {needed}'"
+            "this process may open {have} files, {needed} are needed; raise the limit, for example \
+                with 'ulimit -n {needed}'"
         );
     }
     Ok(())
 }
 
 fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result<u64> {
-    let fs =
-        rustix::fs::statvfs(dir.path()).with_context(|| format!("ask for free space of {}", dir.path().display()))?;
+    let fs = rustix::fs::statvfs(dir.path())
+        .with_context(|| format!("ask for free space of {}", dir.path().display()))?;
     let free = fs.f_bavail * fs.f_frsize;
     // A tenth stays for the monitor, the journals and the file system's own needs.
     let fits = free / 10 * 9 / u64::from(osds);
     if fits < SMALLEST_OSD {
         bail!(
-            "{} has {} free; {osds} OSDs need at least {} each and some room beside; free some space, use fewer --osds or another --dir",
+            "{} has {} free; {osds} OSDs need at least {} each and some room beside; free some \
+                space, use fewer --osds or another --dir",
             dir.path().display(),
             Size(free),
             Size(SMALLEST_OSD)
@@ -454,7 +487,11 @@ fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result
     match args.osd_size {
         None => Ok(DEFAULT_OSD_SIZE.min(fits) / (1 << 20) * (1 << 20)),
         Some(Size(s)) if s < SMALLEST_OSD => {
-            bail!("--osd-size {} is too small; an OSD needs {} or more", Size(s), Size(SMALLEST_OSD))
+            bail!(
+                "--osd-size {} is too small; an OSD needs {} or more",
+                Size(s),
+                Size(SMALLEST_OSD)
+            )
         }
         Some(Size(s)) if s > fits => bail!(
             "{} of {} {} not fit: {} has {} free; use --osd-size {}G or less",
@@ -472,25 +509,35 @@ fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result
 /// The options that are fixed for a cluster's life must be left out or repeated as they were.
 fn check_unchanged(args: &UpArgs, m: &Manifest) -> anyhow::Result<()> {
     let differs = |option: &str, asked: String, is: String| {
-        Err(anyhow::anyhow!("{option} {asked}: this cluster was made with {is}; leave the option out to start it"))
+        Err(anyhow::anyhow!(
+            "{option} {asked}: this cluster was made with {is}; leave the option out to start it"
+        ))
     };
     let osds = m.osd_uuids.len() as u32;
     match args {
-        UpArgs { osds: Some(n), .. } if *n != osds => differs("--osds", n.to_string(), osds.to_string()),
+        UpArgs { osds: Some(n), .. } if *n != osds => {
+            differs("--osds", n.to_string(), osds.to_string())
+        }
         UpArgs { osd_size: Some(s), .. } if s.0 >> 20 != m.osd_size >> 20 => {
             differs("--osd-size", s.to_string(), Size(m.osd_size).to_string())
         }
         UpArgs { pool_size: Some(n), .. } if *n != m.pool_size => {
             differs("--pool-size", n.to_string(), m.pool_size.to_string())
         }
-        UpArgs { port: Some(p), .. } if *p != m.port => differs("--port", p.to_string(), m.port.to_string()),
-        UpArgs { mons: Some(n), .. } if *n != m.mons => differs("--mons", n.to_string(), m.mons.to_string()),
+        UpArgs { port: Some(p), .. } if *p != m.port => {
+            differs("--port", p.to_string(), m.port.to_string())
+        }
+        UpArgs { mons: Some(n), .. } if *n != m.mons => {
+            differs("--mons", n.to_string(), m.mons.to_string())
+        }
         UpArgs { no_auth: true, .. } if m.auth => differs(
             "--no-auth",
             "given".to_owned(),
             "authentication; see auth_service_required in its ceph.conf".to_owned(),
         ),
-        UpArgs { bind: Some(a), .. } if *a != m.bind => differs("--bind", a.to_string(), m.bind.to_string()),
+        UpArgs { bind: Some(a), .. } if *a != m.bind => {
+            differs("--bind", a.to_string(), m.bind.to_string())
+        }
         _ => Ok(()),
     }
 }
@@ -525,7 +572,10 @@ fn next_steps(
         "missing": if missing.is_empty() { Value::Null } else { json!(missing) },
     });
     let head = if missing.is_empty() {
-        format!("ready in {seconds:.2} s: {} up, {pgs} placement groups active+clean", number_of(m.osd_uuids.len()))
+        format!(
+            "ready in {seconds:.2} s: {} up, {pgs} placement groups active+clean",
+            number_of(m.osd_uuids.len())
+        )
     } else {
         format!("running after {seconds:.0} s, but not all is well: {missing}")
     };
@@ -551,15 +601,22 @@ fn up_again(dir: &ClusterDir, with: &[With]) -> String {
     format!("spirula up --dir {}{with}", dir.path().display())
 }
 
-/// Says which guests this cluster has had and is not given now: a file system without servers, an S3 without a gateway.
+/// Says which guests this cluster has had and is not given now: a file system without servers, an
+/// S3 without a gateway.
 fn forgotten(dir: &ClusterDir, with: &[With]) -> Option<String> {
-    let missed: Vec<With> =
-        With::value_variants().iter().copied().filter(|w| !with.contains(w) && w.ran_in(dir)).collect();
+    let missed: Vec<With> = With::value_variants()
+        .iter()
+        .copied()
+        .filter(|w| !with.contains(w) && w.ran_in(dir))
+        .collect();
     if missed.is_empty() {
         return None;
     }
-    let all: Vec<With> =
-        With::value_variants().iter().copied().filter(|w| with.contains(w) || missed.contains(w)).collect();
+    let all: Vec<With> = With::value_variants()
+        .iter()
+        .copied()
+        .filter(|w| with.contains(w) || missed.contains(w))
+        .collect();
     let what: Vec<&str> = missed.iter().map(|w| w.what()).collect();
     Some(format!(
         "Not started this time: {}; '{}' starts the cluster with all it had.",
@@ -610,7 +667,13 @@ mod tests {
             complete: true,
         };
         assert!(check_unchanged(&args(), &m).is_ok());
-        assert!(check_unchanged(&UpArgs { osds: Some(3), osd_size: Some(Size(10 << 30)), ..args() }, &m).is_ok());
+        assert!(
+            check_unchanged(
+                &UpArgs { osds: Some(3), osd_size: Some(Size(10 << 30)), ..args() },
+                &m
+            )
+            .is_ok()
+        );
         let e = check_unchanged(&UpArgs { osds: Some(5), ..args() }, &m).unwrap_err().to_string();
         assert!(e.contains("--osds 5") && e.contains("made with 3"), "{e}");
     }

@@ -15,7 +15,10 @@ const CHECKS: &[&str] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace exists")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace exists")
 }
 
 fn read(path: &Path) -> String {
@@ -48,12 +51,20 @@ fn prose(path: &Path) -> String {
 
 /// The anchor that a heading gets.
 fn anchor(heading: &str) -> String {
-    let kept: String = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
+    let kept: String = heading
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .collect();
     kept.trim().replace(' ', "-")
 }
 
 fn anchors(path: &Path) -> BTreeSet<String> {
-    prose(path).lines().filter(|l| l.starts_with('#')).map(|l| anchor(l.trim_start_matches('#').trim())).collect()
+    prose(path)
+        .lines()
+        .filter(|l| l.starts_with('#'))
+        .map(|l| anchor(l.trim_start_matches('#').trim()))
+        .collect()
 }
 
 #[test]
@@ -66,7 +77,11 @@ fn links_lead_somewhere() {
                 continue;
             }
             let (file, place) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            let target = if file.is_empty() {
+                document.clone()
+            } else {
+                document.parent().unwrap().join(file)
+            };
             let there = target.exists() && (place.is_empty() || anchors(&target).contains(place));
             if !there {
                 bad.push(format!("{}: {link}", document.display()));
@@ -81,11 +96,13 @@ fn sources_named_exist() {
     let root = root();
     let mut bad = Vec::new();
     // What was is in the changelog; pages on Ceph's protocol name pieces of archives.
-    let past = |d: &PathBuf| d.ends_with("CHANGELOG.md") || d.starts_with(root.join("docs/protocol"));
+    let past =
+        |d: &PathBuf| d.ends_with("CHANGELOG.md") || d.starts_with(root.join("docs/protocol"));
     for document in documents().into_iter().filter(|d| !past(d)) {
         for name in prose(&document).split('`').skip(1).step_by(2) {
             let first = name.split('/').next().unwrap_or_default();
-            let ours = first.starts_with("spirula") || ["crates", "docs", "tests", "xtask", "fuzz"].contains(&first);
+            let ours = first.starts_with("spirula")
+                || ["crates", "docs", "tests", "xtask", "fuzz"].contains(&first);
             if !ours || !name.contains('/') || name.contains([' ', ':', '*', '<']) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! No option is taken in silence by which nothing changes: each is read somewhere, belongs to clients, or says
-//! `(ignored)`, and then `config set` and `config help` say so.
+//! No option is taken in silence by which nothing changes: each is read somewhere, belongs to
+//! clients, or says `(ignored)`, and then `config set` and `config help` say so.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

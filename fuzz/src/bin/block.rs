@@ -1,5 +1,5 @@
-//! Clients of `spirula nbd serve`, and what a cluster says of an image. Input: a byte that chooses, then bytes; for NBD they come in
-//! pieces of the length that the next byte says.
+//! Clients of `spirula nbd serve`, and what a cluster says of an image. Input: a byte that chooses,
+//! then bytes; for NBD they come in pieces of the length that the next byte says.
 #![no_main]
 
 use bytes::BytesMut;
@@ -39,7 +39,8 @@ fn nbd(read_only: bool, piece: usize, data: &[u8]) {
                 }
             }
         }
-        // What is incomplete waits, and is no longer than one request; each option has answers of its own length at most.
+        // What is incomplete waits, and is no longer than one request; each option has answers of
+        // its own length at most.
         assert!(input.len() < BUFFER && out.len() <= 1000 + 64 * data.len());
     }
 }

@@ -1,6 +1,6 @@
-//! cephx, each end against a peer that the fuzzer plays. Input: a byte that chooses the end and the key type, then
-//! what the peer sends, or (second form) edits of what an honest one would send. Nobody may get in who
-//! changed anything.
+//! cephx, each end against a peer that the fuzzer plays. Input: a byte that chooses the end and the
+//! key type, then what the peer sends, or (second form) edits of what an honest one would send.
+//! Nobody may get in who changed anything.
 #![no_main]
 
 use spirula_auth::client::Client;

@@ -1,6 +1,7 @@
-//! Methods of object classes. Input: `[how u8][method u16]`, then for each of some values that are stored `[where u8][length
-//! u8][value]`, an end (255), and the input of the call. Flag 1: the object does not exist. Where: below 128 a key of the omap,
-//! from there on an attribute, of a list of names under which classes keep their state; 253 the omap's header; 254 the data.
+//! Methods of object classes. Input: `[how u8][method u16]`, then for each of some values that are
+//! stored `[where u8][length u8][value]`, an end (255), and the input of the call. Flag 1: the
+//! object does not exist. Where: below 128 a key of the omap, from there on an attribute, of a list
+//! of names under which classes keep their state; 253 the omap's header; 254 the data.
 #![no_main]
 
 #[path = "../../../crates/spirula-classes/src/tests/memory.rs"]

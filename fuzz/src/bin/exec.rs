@@ -28,7 +28,8 @@ impl ObjectReader for Fixed {
         Ok(vec![(Bytes::from_static(b"_a"), Bytes::from_static(b"1")), (Bytes::from_static(b"_bb"), Bytes::new())])
     }
     fn read(&self, _: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
-        assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE), "reads {offset}+{length} of {SIZE}");
+        assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE), "reads \
+            {offset}+{length} of {SIZE}");
         Ok(vec![7; length as usize].into())
     }
     fn size(&self, _: &HObject) -> Result<u64, ReadError> {

@@ -94,7 +94,8 @@ fn write_and_read(mode: u8, tag: Tag, s: [&[u8]; 4]) {
     } else {
         frame(codec(mode), tag, [s[0], s[1], s[2]], s[3], &mut buf);
     }
-    let f = reader(codec(mode), mode).next(&mut buf).expect("own frame is readable").expect("and complete");
+    let f = reader(codec(mode), mode).next(&mut buf).expect("own frame is readable").expect("and \
+        complete");
     assert!(buf.is_empty() && f.tag == tag, "{tag:?} became {:?}, {} bytes left", f.tag, buf.len());
     assert_eq!(f.segments.each_ref().map(|s| &s[..]), s);
 }

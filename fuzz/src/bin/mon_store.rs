@@ -70,7 +70,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(256, data, |data| {
     std::fs::write(dir.join("mon.snapshot"), snapshot).expect("and written to");
     std::fs::write(dir.join("mon.log"), &log).expect("and written to");
     let Ok((mut store, stored)) = MonStore::open(&dir) else {
-        assert!(std::fs::read(dir.join("mon.log")).is_ok_and(|now| now == log), "a refused store is left alone");
+        assert!(std::fs::read(dir.join("mon.log")).is_ok_and(|now| now == log), "a refused store \
+            is left alone");
         return;
     };
     // What was opened takes an entry and opens again with it.

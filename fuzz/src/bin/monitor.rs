@@ -168,7 +168,8 @@ fn fresh() -> Stored {
 fn open(stored: &Stored, now: UTime, boot: u64) -> Mon {
     let entropy: Entropy = Box::new(|b: &mut [u8]| b.fill(5));
     let (stored, name, addrs, seeds) = (stored.clone(), "a".into(), address(), vec![]);
-    Mon::open(Opening { stored, name, addrs, seeds, now, boot, entropy }).expect("the stored state loads")
+    Mon::open(Opening { stored, name, addrs, seeds, now, boot, entropy }).expect("the stored state \
+        loads")
 }
 
 /// Makes a write durable.
@@ -285,7 +286,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         run(&mut again, &mut stored, now, out);
         let (was, is) = (mon.state(), again.state());
         assert!(was.osdmap.bytes() == is.osdmap.bytes(), "the OSD map is what was stored");
-        assert!(was.monmap == is.monmap && was.mgrmap == is.mgrmap && was.fsmap == is.fsmap, "and the other maps");
+        assert!(was.monmap == is.monmap && was.mgrmap == is.mgrmap && was.fsmap == is.fsmap, "and \
+            the other maps");
         check(&**was.osdmap);
     });
 });

@@ -12,7 +12,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
     round_trip::<PgInfo>(data);
     round_trip::<SnapSet>(data);
     if let Some(info) = round_trip::<ObjectInfo>(data) {
-        let again = ObjectState::from_info_attr(&info.to_attr()).expect("own attribute is readable");
+        let again = ObjectState::from_info_attr(&info.to_attr()).expect("own attribute is \
+            readable");
         assert_eq!(again.info, info);
     }
     let _ = ObjectState::from_info_attr(data);

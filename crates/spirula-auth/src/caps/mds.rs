@@ -159,7 +159,9 @@ impl FromStr for MdsCaps {
     fn from_str(text: &str) -> Result<Self, CapsError> {
         // From before there were flags.
         if text == "allow" {
-            return Ok(Self { grants: vec![Grant { spec: spec("rwps"), place: Where::default(), network: None }] });
+            return Ok(Self {
+                grants: vec![Grant { spec: spec("rwps"), place: Where::default(), network: None }],
+            });
         }
         Ok(Self { grants: scan::grants("mds", text, grant, scan::spaced_comma)? })
     }
@@ -187,7 +189,10 @@ impl Where {
         let here = access.path.strip_prefix(self.path.as_str());
         // `path=/foo` is not for `/food`.
         let within = here.is_some_and(|rest| {
-            self.path.is_empty() || self.path.ends_with('/') || rest.is_empty() || rest.starts_with('/')
+            self.path.is_empty()
+                || self.path.ends_with('/')
+                || rest.is_empty()
+                || rest.starts_with('/')
         });
         self.fs.as_ref().is_none_or(|fs| fs == access.fs || fs == "all")
             && self.uid.is_none_or(|uid| uid == access.uid && group)

@@ -1,5 +1,5 @@
-//! Capabilities for managers: `allow rw`, `allow module x with k=v rw`, `allow service`, `allow command`,
-//! `profile rbd pool=p`.
+//! Capabilities for managers: `allow rw`, `allow module x with k=v rw`, `allow service`, `allow
+//! command`, `profile rbd pool=p`.
 
 use super::constraint::{Constraint, all_admit, pairs, with};
 use super::network::{Network, admits};
@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// What capabilities call the part of the manager that all of its modules are: Ceph's are in Python (`allow service py r`). Source: a
-/// 16.2.15 refuses a module's commands to `allow service mgr`, whatever part it says in their descriptions.
+/// What capabilities call the part of the manager that all of its modules are: Ceph's are in Python
+/// (`allow service py r`). Source: a 16.2.15 refuses a module's commands to `allow service mgr`,
+/// whatever part it says in their descriptions.
 pub const MODULES: &str = "py";
 
 /// One request at a manager.
@@ -121,10 +122,14 @@ fn grant(s: &mut Scan<'_>) -> Option<Grant> {
 fn check_profile(name: &str, constraints: &BTreeMap<String, Constraint>) -> Result<(), CapsError> {
     match name {
         "read-only" | "read-write" | "crash" | "osd" | "mds" | "rgw" => Ok(()),
-        "rbd" | "rbd-read-only" => match constraints.keys().find(|k| !matches!(k.as_str(), "pool" | "namespace")) {
-            Some(key) => Err(CapsError::Profile(format!("profile '{name}' does not recognize key '{key}'"))),
-            None => Ok(()),
-        },
+        "rbd" | "rbd-read-only" => {
+            match constraints.keys().find(|k| !matches!(k.as_str(), "pool" | "namespace")) {
+                Some(key) => Err(CapsError::Profile(format!(
+                    "profile '{name}' does not recognize key '{key}'"
+                ))),
+                None => Ok(()),
+            }
+        }
         _ => Err(CapsError::Profile(format!("unrecognized profile '{name}'"))),
     }
 }
@@ -173,7 +178,12 @@ impl MgrCaps {
     }
 }
 
-fn module_allows(name: &str, constraints: &BTreeMap<String, Constraint>, access: &MgrAccess<'_>, allow: Rwx) -> Rwx {
+fn module_allows(
+    name: &str,
+    constraints: &BTreeMap<String, Constraint>,
+    access: &MgrAccess<'_>,
+    allow: Rwx,
+) -> Rwx {
     // A command names its module without arguments; those are checked when it runs in the module.
     let admitted = !access.command.is_empty() || all_admit(constraints, access.args);
     if name == access.module && admitted { allow } else { Rwx::default() }
@@ -190,7 +200,9 @@ impl Grant {
             What::Service(name) if name == access.service => self.allow,
             What::Service(_) => Rwx::default(),
             What::Module(name, constraints) => module_allows(name, constraints, access, self.allow),
-            What::Command(name, constraints) if name == access.command && all_admit(constraints, access.args) => {
+            What::Command(name, constraints)
+                if name == access.command && all_admit(constraints, access.args) =>
+            {
                 Rwx::ANY
             }
             What::Command(..) => Rwx::default(),

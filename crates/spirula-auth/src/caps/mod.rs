@@ -1,9 +1,10 @@
 //! Capabilities: what somebody may do, as Ceph writes it.
 //!
-//! Four grammars, one for each kind of daemon; each a list of grants separated by `,` or `;`. What no grant
-//! allows is refused. Texts that do not parse grant nothing and say where reading stopped, in Ceph's
-//! words. Grammars and profiles as of 16.2.15, with which `tests/data/caps-16.2.15.jsonl` (some 400 texts, put
-//! to a real monitor) agrees; `simple-rados-client-with-blocklist` and other later profiles as of 18.2.
+//! Four grammars, one for each kind of daemon; each a list of grants separated by `,` or `;`. What
+//! no grant allows is refused. Texts that do not parse grant nothing and say where reading stopped,
+//! in Ceph's words. Grammars and profiles as of 16.2.15, with which `tests/data/caps-16.2.15.jsonl`
+//! (some 400 texts, put to a real monitor) agrees; `simple-rados-client-with-blocklist` and other
+//! later profiles as of 18.2.
 
 mod constraint;
 mod mds;
@@ -116,5 +117,9 @@ impl Rwx {
 pub type Args = BTreeMap<String, String>;
 
 fn bounded(service: &'static str, text: &str) -> Result<(), CapsError> {
-    if text.len() > MAX_TEXT { Err(CapsError::TooLong { service, len: text.len() }) } else { Ok(()) }
+    if text.len() > MAX_TEXT {
+        Err(CapsError::TooLong { service, len: text.len() })
+    } else {
+        Ok(())
+    }
 }

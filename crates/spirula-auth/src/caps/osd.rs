@@ -1,5 +1,5 @@
-//! Capabilities for OSDs: `allow rwx pool=p namespace=n object_prefix o`, `class-read`, `class X method`,
-//! `tag app key=value`, `profile rbd pool=p`, `network …`.
+//! Capabilities for OSDs: `allow rwx pool=p namespace=n object_prefix o`, `class-read`, `class X
+//! method`, `tag app key=value`, `profile rbd pool=p`, `network …`.
 
 use super::network::{Network, admits};
 use super::scan::{self, Scan};
@@ -225,10 +225,12 @@ fn grant(s: &mut Scan<'_>) -> Option<Grant> {
     Some(out)
 }
 
-/// What a profile grants. Unknown ones grant nothing. Source: what `OSDCap.cc` of 16.2.15 expands each to.
+/// What a profile grants. Unknown ones grant nothing. Source: what `OSDCap.cc` of 16.2.15 expands
+/// each to.
 ///
-/// Those for block devices reach out of their namespace in few places, for librbd looks there before it works in a namespace:
-/// pool-wide options are metadata of `rbd_info` in the pool's namespace without a name.
+/// Those for block devices reach out of their namespace in few places, for librbd looks there
+/// before it works in a namespace: pool-wide options are metadata of `rbd_info` in the pool's
+/// namespace without a name.
 fn profile(name: &str, place: &Where) -> Vec<(Where, Spec)> {
     let allow = |allow: Rwx| Spec { allow, class_read: allow.x, class_write: allow.x, class: None };
     let class_read = Spec { class_read: true, ..Spec::default() };
@@ -237,7 +239,8 @@ fn profile(name: &str, place: &Where) -> Vec<(Where, Spec)> {
         ..Spec::default()
     };
     let object = |prefix: &str, base: Where| Where { object_prefix: prefix.to_owned(), ..base };
-    let nameless = || Where { pool: place.pool.clone(), namespace: Some(String::new()), ..Where::default() };
+    let nameless =
+        || Where { pool: place.pool.clone(), namespace: Some(String::new()), ..Where::default() };
     match name {
         "read-only" => vec![(place.clone(), allow(Rwx::R))],
         "read-write" => vec![(place.clone(), allow(Rwx::RW))],
@@ -270,7 +273,13 @@ impl OsdCaps {
     /// Those that allow everything: for our own daemons.
     pub fn all() -> Self {
         let spec = Spec { allow: Rwx::ANY, class_read: true, class_write: true, class: None };
-        Self { grants: vec![Grant { profile: None, parts: vec![(Where::default(), spec)], network: None }] }
+        Self {
+            grants: vec![Grant {
+                profile: None,
+                parts: vec![(Where::default(), spec)],
+                network: None,
+            }],
+        }
     }
 
     /// True if a grant allows it. Classes called may be allowed by several grants together.
@@ -283,10 +292,11 @@ impl OsdCaps {
             .any(|(place, spec)| place.matches(access) && spec.allows(access, &mut called))
     }
 
-    /// True if whoever has them may make and remove snapshots of its own in this pool: if a grant, from there, writes to it, be it
-    /// to one namespace or to some names only. One that it makes is of no use to anybody else; but it may remove those of others
-    /// in the pool, as in Ceph, for their numbers have no owner. A grant that says a tag and no pool does not: whoever writes to one
-    /// file system of a pool has nothing to do with its snapshots.
+    /// True if whoever has them may make and remove snapshots of its own in this pool: if a grant,
+    /// from there, writes to it, be it to one namespace or to some names only. One that it makes is
+    /// of no use to anybody else; but it may remove those of others in the pool, as in Ceph, for
+    /// their numbers have no owner. A grant that says a tag and no pool does not: whoever writes to
+    /// one file system of a pool has nothing to do with its snapshots.
     pub fn may_snapshot(&self, pool: &str, addr: Option<IpAddr>) -> bool {
         let of_it = |place: &Where| {
             let everywhere = *place == Where::default();
@@ -304,7 +314,8 @@ impl OsdCaps {
         self.grants.iter().all(|g| g.profile.as_ref().is_some_and(|name| name.starts_with(prefix)))
     }
 
-    /// True if a grant, from there, is not bound to a pool, namespace or prefix and allows everything.
+    /// True if a grant, from there, is not bound to a pool, namespace or prefix and allows
+    /// everything.
     pub fn allows_all(&self, addr: Option<IpAddr>) -> bool {
         self.grants
             .iter()
@@ -349,10 +360,9 @@ impl Spec {
             return true;
         }
         for (call, done) in access.classes.iter().zip(called.iter_mut()) {
-            let named = self
-                .class
-                .as_ref()
-                .is_some_and(|(c, m)| c == call.class && m.as_ref().is_none_or(|m| m == call.method));
+            let named = self.class.as_ref().is_some_and(|(c, m)| {
+                c == call.class && m.as_ref().is_none_or(|m| m == call.method)
+            });
             let by_kind = call.allowed
                 && (call.read || call.write)
                 && (!call.read || self.class_read)
@@ -360,7 +370,10 @@ impl Spec {
             *done |= named || by_kind;
         }
         // A request that neither reads, writes nor calls needs some permission all the same.
-        let anything = self.allow != Rwx::default() || self.class_read || self.class_write || self.class.is_some();
+        let anything = self.allow != Rwx::default()
+            || self.class_read
+            || self.class_write
+            || self.class.is_some();
         anything && called.iter().all(|c| *c)
     }
 }

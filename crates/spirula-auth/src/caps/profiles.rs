@@ -1,12 +1,15 @@
 //! What each profile grants, as tables, against what our grammars decide.
 //!
-//! Each line of a table is a grant of a profile, read from `OSDCap.cc`, `MonCap.cc` and `MgrCap.cc` of Ceph 16.2. Every combination of
-//! places and operations is put to the parsed profile: it is allowed where a line says so, and nowhere else.
+//! Each line of a table is a grant of a profile, read from `OSDCap.cc`, `MonCap.cc` and `MgrCap.cc`
+//! of Ceph 16.2. Every combination of places and operations is put to the parsed profile: it is
+//! allowed where a line says so, and nowhere else.
 
-use super::{AppMetadata, Args, ClassCall, MgrAccess, MgrCaps, MonAccess, MonCaps, OsdAccess, OsdCaps};
+use super::{
+    AppMetadata, Args, ClassCall, MgrAccess, MgrCaps, MonAccess, MonCaps, OsdAccess, OsdCaps,
+};
 
-/// An operation at an OSD: reads, writes, and `class.method` with what the method is registered for; `!` before one whose class
-/// no plain `x` covers.
+/// An operation at an OSD: reads, writes, and `class.method` with what the method is registered
+/// for; `!` before one whose class no plain `x` covers.
 struct Op {
     name: &'static str,
     read: bool,
@@ -18,7 +21,12 @@ const fn plain(name: &'static str, read: bool, write: bool) -> Op {
     Op { name, read, write, call: None }
 }
 
-const fn call(name: &'static str, class: &'static str, method: &'static str, kind: &'static str) -> Op {
+const fn call(
+    name: &'static str,
+    class: &'static str,
+    method: &'static str,
+    kind: &'static str,
+) -> Op {
     Op { name, read: false, write: false, call: Some((class, method, kind)) }
 }
 
@@ -43,7 +51,8 @@ const CLASS_READS: &str = "metadata_list get_size other.metadata_list";
 /// What `x` covers beyond.
 const CLASS_WRITES: &str = "set_size child_attach child_detach lock";
 
-/// A profile and its grants: a place (`pool/namespace/beginning of names`, `*` for any) and operations.
+/// A profile and its grants: a place (`pool/namespace/beginning of names`, `*` for any) and
+/// operations.
 type OsdRow = (&'static str, &'static [(&'static str, &'static [&'static str])]);
 
 const OSD: [OsdRow; 11] = [
@@ -70,7 +79,10 @@ const OSD: [OsdRow; 11] = [
             ("p/n/", &[READS, WRITES, CLASS_READS, CLASS_WRITES]),
         ],
     ),
-    ("profile rbd-read-only", &[("*/*/", &[READS, CLASS_READS]), ("*/*/rbd_header.", &["child_attach child_detach"])]),
+    (
+        "profile rbd-read-only",
+        &[("*/*/", &[READS, CLASS_READS]), ("*/*/rbd_header.", &["child_attach child_detach"])],
+    ),
     (
         "profile rbd-read-only pool=p",
         &[("p/*/", &[READS, CLASS_READS]), ("p/*/rbd_header.", &["child_attach child_detach"])],
@@ -103,8 +115,14 @@ fn profiles_at_osds_grant_what_cephs_grant_and_nothing_else() {
         let caps: OsdCaps = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
         for pool in ["p", "q"] {
             for namespace in ["", "n", "nn"] {
-                for object in ["rbd_info", "rbd_children", "rbd_mirroring", "rbd_header.1", "rbd_id.a", "rbd_data.1.0"]
-                {
+                for object in [
+                    "rbd_info",
+                    "rbd_children",
+                    "rbd_mirroring",
+                    "rbd_header.1",
+                    "rbd_id.a",
+                    "rbd_data.1.0",
+                ] {
                     for op in &OPS {
                         let class = op.call.map(|(class, method, kind)| ClassCall {
                             class,
@@ -125,9 +143,15 @@ fn profiles_at_osds_grant_what_cephs_grant_and_nothing_else() {
                         };
                         let here = |place: &str| lies_in(place, (pool, namespace, object));
                         let right = grants.iter().any(|(place, ops)| {
-                            here(place) && ops.iter().flat_map(|o| o.split(' ')).any(|o| o == op.name)
+                            here(place)
+                                && ops.iter().flat_map(|o| o.split(' ')).any(|o| o == op.name)
                         });
-                        assert_eq!(caps.allows(&access), right, "{text:?}: {} of {pool}/{namespace}/{object}", op.name);
+                        assert_eq!(
+                            caps.allows(&access),
+                            right,
+                            "{text:?}: {} of {pool}/{namespace}/{object}",
+                            op.name
+                        );
                         asked += 1;
                     }
                 }
@@ -137,8 +161,14 @@ fn profiles_at_osds_grant_what_cephs_grant_and_nothing_else() {
     assert_eq!(asked, OSD.len() * 2 * 3 * 6 * OPS.len());
 }
 
-/// A profile at a monitor: rights by service, commands with arguments that it grants beyond, and such that it does not.
-type MonRow = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], &'static [&'static str]);
+/// A profile at a monitor: rights by service, commands with arguments that it grants beyond, and
+/// such that it does not.
+type MonRow = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static [&'static str],
+    &'static [&'static str],
+);
 
 const MAPS: &[(&str, &str)] = &[("mon", "r"), ("osd", "r"), ("pg", "r")];
 const FENCE: &str = "osd blocklist;blocklistop=add;addr=1.2.3.4:0/77";
@@ -187,9 +217,11 @@ const MON: [MonRow; 21] = [
         &[("mon", "r"), ("osd", "r")],
         &[
             "mon getmap;",
-            "auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow rwx;caps_mds=allow",
+            "auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow \
+                rwx;caps_mds=allow",
         ],
-        &["auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow *;caps_mds=allow"],
+        &["auth get-or-create;entity=mds.a;caps_mon=allow profile mds;caps_osd=allow \
+                *;caps_mds=allow"],
     ),
     (
         "bootstrap-mgr",
@@ -200,19 +232,27 @@ const MON: [MonRow; 21] = [
     (
         "bootstrap-rgw",
         &[("mon", "r"), ("osd", "r")],
-        &["mon getmap;", "auth get-or-create;entity=client.rgw.a;caps_mon=allow rw;caps_osd=allow rwx"],
+        &[
+            "mon getmap;",
+            "auth get-or-create;entity=client.rgw.a;caps_mon=allow rw;caps_osd=allow rwx",
+        ],
         &["auth get-or-create;entity=client.a;caps_mon=allow rw;caps_osd=allow rwx"],
     ),
     (
         "bootstrap-rbd",
         &[("mon", "r")],
         &["auth get-or-create;entity=client.a;caps_mon=profile rbd;caps_osd=profile rbd pool=p"],
-        &["mon getmap;", "auth get-or-create;entity=client.a;caps_mon=profile rbd-mirror;caps_osd=profile rbd pool=p"],
+        &[
+            "mon getmap;",
+            "auth get-or-create;entity=client.a;caps_mon=profile rbd-mirror;caps_osd=profile rbd \
+                pool=p",
+        ],
     ),
     (
         "bootstrap-rbd-mirror",
         &[("mon", "r")],
-        &["auth get-or-create;entity=client.a;caps_mon=profile rbd-mirror;caps_osd=profile rbd pool=p"],
+        &["auth get-or-create;entity=client.a;caps_mon=profile rbd-mirror;caps_osd=profile rbd \
+                pool=p"],
         &["auth get-or-create;entity=client.a;caps_mon=profile rbd;caps_osd=profile rbd pool=p"],
     ),
     ("fs-client", &[("mon", "r"), ("mds", "r"), ("osd", "r"), ("pg", "r")], &[], &[FENCE]),
@@ -234,17 +274,23 @@ const MON: [MonRow; 21] = [
     ("nosuch", &[], &[], &[FENCE]),
 ];
 
-const SERVICES: [&str; 11] = ["mon", "osd", "pg", "mds", "fs", "mgr", "log", "auth", "config", "config-key", "crash"];
+const SERVICES: [&str; 11] =
+    ["mon", "osd", "pg", "mds", "fs", "mgr", "log", "auth", "config", "config-key", "crash"];
 
 fn args_of(words: &str) -> Args {
-    words.split(';').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    words
+        .split(';')
+        .filter_map(|p| p.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 #[test]
 fn profiles_at_monitors_grant_what_cephs_grant_and_nothing_else() {
     let none = Args::new();
     for (name, services, commands, refused) in MON {
-        let caps: MonCaps = format!("profile {name}").parse().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let caps: MonCaps =
+            format!("profile {name}").parse().unwrap_or_else(|e| panic!("{name}: {e}"));
         let may = |service: &str, command: &str, args: &Args, rights: &str| {
             caps.allows(&MonAccess {
                 entity: "osd.3",
@@ -258,7 +304,8 @@ fn profiles_at_monitors_grant_what_cephs_grant_and_nothing_else() {
             })
         };
         for service in SERVICES {
-            let granted = services.iter().find(|(s, _)| *s == service).map_or("", |(_, rights)| rights);
+            let granted =
+                services.iter().find(|(s, _)| *s == service).map_or("", |(_, rights)| rights);
             for right in ["r", "w", "x"] {
                 let is = may(service, "a command", &none, right);
                 assert_eq!(is, granted.contains(right), "profile {name}: {right} of {service}");
@@ -316,10 +363,19 @@ fn profiles_at_managers_grant_what_cephs_grant_and_nothing_else() {
                 exec: right == "x",
                 addr: None,
             });
-            assert_eq!(is, granted.contains(right), "{text:?}: {right} of {module} {command:?} {arguments:?}");
+            assert_eq!(
+                is,
+                granted.contains(right),
+                "{text:?}: {right} of {module} {command:?} {arguments:?}"
+            );
         }
     }
-    for text in ["profile rbd-mirror", "profile mgr", "profile rbd image=a", "profile rbd-read-only pool=p image=a"] {
+    for text in [
+        "profile rbd-mirror",
+        "profile mgr",
+        "profile rbd image=a",
+        "profile rbd-read-only pool=p image=a",
+    ] {
         assert!(text.parse::<MgrCaps>().is_err(), "{text}");
     }
 }

@@ -1,5 +1,5 @@
-//! The scanner under the four grammars: ordered alternatives with backtracking, so that what is accepted, and
-//! where reading stops, are Ceph's.
+//! The scanner under the four grammars: ordered alternatives with backtracking, so that what is
+//! accepted, and where reading stops, are Ceph's.
 
 use super::CapsError;
 use super::network::Network;
@@ -104,7 +104,8 @@ impl<'a> Scan<'a> {
             s.spaces()?;
             s.lit("network")?;
             s.spaces()?;
-            s.many(|b| b.is_ascii_hexdigit() || matches!(b, b'/' | b'.' | b':' | b']' | b'[')).map(Network::new)
+            s.many(|b| b.is_ascii_hexdigit() || matches!(b, b'/' | b'.' | b':' | b']' | b'['))
+                .map(Network::new)
         })
     }
 

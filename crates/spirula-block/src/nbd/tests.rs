@@ -107,7 +107,10 @@ fn a_client_asks_lists_and_goes() {
     assert_eq!(c.option(8, &[]), Ok(None));
     assert_eq!(c.option(5, &[]), Ok(None));
     assert_eq!(c.replies(), [reply::UNSUPPORTED, reply::UNSUPPORTED]);
-    assert_eq!(c.go(option::INFO, "rbd/a", &[info::BLOCK_SIZE, info::NAME, 99]), Ok(Some(Event::Wanted(0))));
+    assert_eq!(
+        c.go(option::INFO, "rbd/a", &[info::BLOCK_SIZE, info::NAME, 99]),
+        Ok(Some(Event::Wanted(0)))
+    );
     assert!(c.replies().is_empty(), "until the shell knows");
     assert_eq!(c.session.tell(Some(export(0)), &mut c.out), Ok(false));
     assert_eq!(c.replies(), [reply::INFO, reply::INFO, reply::INFO, reply::ACK]);
@@ -132,7 +135,8 @@ fn a_client_asks_lists_and_goes() {
 fn requests_come_whole_and_bad_ones_are_answered() {
     let mut c = Client::new();
     c.open(0);
-    let write = Request { cookie: 77, offset: 5, command: Command::Write(Bytes::from_static(b"hello")) };
+    let write =
+        Request { cookie: 77, offset: 5, command: Command::Write(Bytes::from_static(b"hello")) };
     assert_eq!(c.request(1, command::WRITE, 5, 5, b"hello"), Ok(Some(Event::Request(write))));
     let read = Request { cookie: 77, offset: (1 << 20) - 1, command: Command::Read(1) };
     assert_eq!(c.request(0, command::READ, (1 << 20) - 1, 1, b""), Ok(Some(Event::Request(read))));
@@ -172,7 +176,10 @@ fn whoever_breaks_the_protocol_is_hung_up_on() {
     let mut out = BytesMut::new();
     for flags in [0u32, 2, 7, 1 << 31 | 1] {
         let mut s = Session::new(names(), &mut out);
-        assert_eq!(s.next(&mut BytesMut::from(&flags.to_be_bytes()[..]), &mut out), Err(NbdError::Flags(flags)));
+        assert_eq!(
+            s.next(&mut BytesMut::from(&flags.to_be_bytes()[..]), &mut out),
+            Err(NbdError::Flags(flags))
+        );
     }
     let mut c = Client::new();
     assert!(matches!(c.say(b"NOTANOPT12345678"), Err(NbdError::Magic(_))));
@@ -182,13 +189,20 @@ fn whoever_breaks_the_protocol_is_hung_up_on() {
     assert_eq!(c.option(option::EXPORT_NAME, b"rbd/c"), Err(NbdError::NoExport));
     let mut c = Client::new();
     assert_eq!(c.option(option::EXPORT_NAME, b"rbd/a"), Ok(Some(Event::Wanted(0))));
-    assert_eq!(c.session.tell(None, &mut c.out), Err(NbdError::NoExport), "there is no other answer");
+    assert_eq!(
+        c.session.tell(None, &mut c.out),
+        Err(NbdError::NoExport),
+        "there is no other answer"
+    );
     let mut c = Client::new();
     let endless = (0..=OPTIONS).find_map(|_| c.option(option::LIST, &[]).err());
     assert_eq!(endless, Some(NbdError::Endless));
     let mut c = Client::new();
     c.open(0);
-    assert_eq!(c.request(0, command::WRITE, 0, LARGEST + 1, b""), Err(NbdError::TooLong(LARGEST + 1)));
+    assert_eq!(
+        c.request(0, command::WRITE, 0, LARGEST + 1, b""),
+        Err(NbdError::TooLong(LARGEST + 1))
+    );
     let mut c = Client::new();
     c.open(0);
     assert!(matches!(c.say(&[0; 28]), Err(NbdError::Magic(0))));

@@ -1,4 +1,5 @@
-//! What an image does when a snapshot goes, when others want its lock, and when it is cut into small units.
+//! What an image does when a snapshot goes, when others want its lock, and when it is cut into
+//! small units.
 
 use super::world::World;
 use super::{OBJECT, OBJECTS, spec};
@@ -24,10 +25,18 @@ fn a_snapshot_that_is_removed_does_not_read_as_zeros() {
                 at.snapshot(5, "s");
                 let early = Image::open(&reader, &"p/i@s".parse().unwrap(), false).await.unwrap();
                 assert_eq!(early.read(0, 4).await.unwrap(), [7; 4][..]);
-                assert_eq!(early.read(OBJECT, 2 * OBJECT).await.unwrap(), vec![0; 2 * OBJECT as usize], "holes");
+                assert_eq!(
+                    early.read(OBJECT, 2 * OBJECT).await.unwrap(),
+                    vec![0; 2 * OBJECT as usize],
+                    "holes"
+                );
                 at.remove_snapshot(5, forget);
                 for object in [0, 1] {
-                    assert_eq!(early.read(object * OBJECT, 4).await, Err(-errno::ENOENT), "{forget}");
+                    assert_eq!(
+                        early.read(object * OBJECT, 4).await,
+                        Err(-errno::ENOENT),
+                        "{forget}"
+                    );
                 }
                 assert_eq!(early.read(0, OBJECT * OBJECTS).await, Err(-errno::ENOENT));
                 early.close().await;
@@ -76,7 +85,8 @@ fn a_busy_holder_gives_others_a_turn() {
     }
 }
 
-/// However small the units are: of one request each object is asked once, and all of it is where it belongs.
+/// However small the units are: of one request each object is asked once, and all of it is where it
+/// belongs.
 #[test]
 fn what_a_request_has_of_an_object_is_one_operation() {
     const LARGE: u64 = 64 << 10;
@@ -91,7 +101,8 @@ fn what_a_request_has_of_an_object_is_one_operation() {
             let mut model = vec![0u8; (LARGE * OBJECTS) as usize];
             for n in 0..60u64 {
                 let (offset, most) = (sim.below(LARGE * OBJECTS), LARGE * OBJECTS);
-                let length = (1 + sim.below(if n % 2 == 0 { 3000 } else { 3 * LARGE })).min(most - offset);
+                let length =
+                    (1 + sim.below(if n % 2 == 0 { 3000 } else { 3 * LARGE })).min(most - offset);
                 let range = offset as usize..(offset + length) as usize;
                 let before = at.asked();
                 match n % 3 {

@@ -1,4 +1,5 @@
-//! What an image does when operations are stuck, when its cluster is full, and when its watch or its number is another one.
+//! What an image does when operations are stuck, when its cluster is full, and when its watch or
+//! its number is another one.
 
 use super::world::{Fate, Sim, World};
 use super::{OBJECT, OBJECTS, spec};
@@ -46,7 +47,8 @@ async fn open(sim: &Rc<Sim>) -> Rc<Image<Sim>> {
     Image::open(sim, &spec(), true).await.unwrap()
 }
 
-/// A write that is stuck when its connection dies is sent again over another one, and others follow it: they are not overwritten by it.
+/// A write that is stuck when its connection dies is sent again over another one, and others follow
+/// it: they are not overwritten by it.
 #[test]
 fn a_write_that_was_stuck_does_not_replace_a_later_one() {
     let stuck = Rc::new(Cell::new(0));
@@ -68,7 +70,8 @@ fn a_write_that_was_stuck_does_not_replace_a_later_one() {
             });
             for (offset, byte) in [(512, 0), (0, 1)] {
                 let image = image.clone();
-                let one = async move { image.write(offset, Bytes::from(vec![byte; 512])).await.unwrap() };
+                let one =
+                    async move { image.write(offset, Bytes::from(vec![byte; 512])).await.unwrap() };
                 sim.spawn(Box::pin(one));
             }
             sim.sleep(Duration::ZERO).await;
@@ -95,7 +98,8 @@ fn a_write_that_was_stuck_does_not_replace_a_later_one() {
     assert!(stuck.get() >= 10, "of 20 writes {} were stuck", stuck.get());
 }
 
-/// Where there is no room the lock is given, taken and renamed all the same, and what is discarded makes room.
+/// Where there is no room the lock is given, taken and renamed all the same, and what is discarded
+/// makes room.
 #[test]
 fn a_full_cluster_keeps_no_lock_from_anybody() {
     for (seed, lost) in (0..10).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -186,7 +190,8 @@ fn a_client_with_another_number_fences_nobody_on_a_ceph() {
     }
 }
 
-/// What is under way when the image turns out to be lost is not done without a note in the object map.
+/// What is under way when the image turns out to be lost is not done without a note in the object
+/// map.
 #[test]
 fn nothing_is_written_without_the_map_that_was_lost() {
     const MANY: u64 = 40;
@@ -214,12 +219,16 @@ fn nothing_is_written_without_the_map_that_was_lost() {
         });
         let map = ObjectMap::read(&world.object_map()).unwrap();
         for object in 0..MANY {
-            assert!(!world.exists(object) || map.get(object) == State::Exists, "seed {seed}: object {object}");
+            assert!(
+                !world.exists(object) || map.get(object) == State::Exists,
+                "seed {seed}: object {object}"
+            );
         }
     }
 }
 
-/// The client ends operations itself where the map has no such pool: that is no hole, also not to a clone.
+/// The client ends operations itself where the map has no such pool: that is no hole, also not to a
+/// clone.
 #[test]
 fn a_pool_that_is_gone_does_not_read_as_zeros() {
     let world = Rc::new(World::new(1, OBJECT, OBJECTS));
@@ -228,7 +237,13 @@ fn a_pool_that_is_gone_does_not_read_as_zeros() {
     tell(&world, async move || {
         let image = open(&sim).await;
         assert_eq!(image.read(0, 512).await.unwrap(), vec![0; 512]);
-        at.rule(|r| if r.oid.starts_with(b"rbd_data.cd") { Fate::Answered(-errno::ENOENT) } else { Fate::Arrives });
+        at.rule(|r| {
+            if r.oid.starts_with(b"rbd_data.cd") {
+                Fate::Answered(-errno::ENOENT)
+            } else {
+                Fate::Arrives
+            }
+        });
         assert_eq!(image.read(0, 512).await, Err(-errno::EIO));
         assert_eq!(image.write(0, Bytes::from(vec![1; 512])).await, Err(-errno::EIO));
         assert!(!at.exists(0));

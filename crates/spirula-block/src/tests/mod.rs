@@ -1,5 +1,5 @@
-//! Images in a cluster in memory: several clients in virtual time, whose operations arrive in any order that a seed draws, and who
-//! die at any moment.
+//! Images in a cluster in memory: several clients in virtual time, whose operations arrive in any
+//! order that a seed draws, and who die at any moment.
 
 mod corners;
 mod faults;
@@ -67,11 +67,14 @@ impl Story {
         }
     }
 
-    /// A block said this in a read that began then: some change said so that began before, and that no other one had replaced.
+    /// A block said this in a read that began then: some change said so that began before, and that
+    /// no other one had replaced.
     fn check(&self, block: u64, token: u64, read_begun: u64) {
         let all = self.changes.borrow();
         let of = all.get(&block).map_or(&[][..], |c| c);
-        let replaced = |ended: u64| of.iter().any(|n| n.begun > ended && n.ended.is_some_and(|e| e < read_begun));
+        let replaced = |ended: u64| {
+            of.iter().any(|n| n.begun > ended && n.ended.is_some_and(|e| e < read_begun))
+        };
         let first = token == 0 && !replaced(0);
         let said = of.iter().any(|c| c.token == token && c.ended.is_none_or(|e| !replaced(e)));
         assert!(first || said, "block {block} says {token} at {read_begun}: {of:?}");
@@ -86,7 +89,8 @@ fn tokens(data: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// A client that works on the image until it has done so many things. Its failures are those of a client that is fenced.
+/// A client that works on the image until it has done so many things. Its failures are those of a
+/// client that is fenced.
 async fn work(sim: Rc<Sim>, story: Rc<Story>, times: u64) {
     let Ok(image) = Image::open(&sim, &spec(), true).await else { return };
     for _ in 0..times {
@@ -101,7 +105,8 @@ async fn work(sim: Rc<Sim>, story: Rc<Story>, times: u64) {
             0 | 1 => {
                 let token = story.token.get() + 1;
                 story.token.set(token);
-                let data: Vec<u8> = token.to_le_bytes().iter().copied().cycle().take(length as usize).collect();
+                let data: Vec<u8> =
+                    token.to_le_bytes().iter().copied().cycle().take(length as usize).collect();
                 story.begin(range.clone(), token);
                 let r = image.write(offset, data.into()).await;
                 if r.is_ok() {
@@ -122,7 +127,9 @@ async fn work(sim: Rc<Sim>, story: Rc<Story>, times: u64) {
                 let begun = story.tick();
                 match image.read(offset, length).await {
                     Ok(data) => {
-                        tokens(&data).zip(range).for_each(|(token, block)| story.check(block, token, begun));
+                        tokens(&data)
+                            .zip(range)
+                            .for_each(|(token, block)| story.check(block, token, begun));
                         Ok(())
                     }
                     Err(r) => Err(r),
@@ -152,7 +159,10 @@ fn check_map(world: &World, exact: bool, seed: u64) {
             !there || matches!(state, State::Exists | State::Clean),
             "seed {seed}: object {object} is there: {state:?}"
         );
-        assert!(!exact || there || state == State::Missing, "seed {seed}: object {object} is not there: {state:?}");
+        assert!(
+            !exact || there || state == State::Missing,
+            "seed {seed}: object {object} is not there: {state:?}"
+        );
     }
 }
 
@@ -222,7 +232,8 @@ fn a_flush_waits_for_what_was_begun() {
     assert!(seen.get());
 }
 
-/// Every small write to a clone wants an object of the parent's in memory. However many there are, only some have it at a time.
+/// Every small write to a clone wants an object of the parent's in memory. However many there are,
+/// only some have it at a time.
 #[test]
 fn many_copy_ups_wait_for_memory() {
     const LARGE: u64 = 4 << 20;
@@ -250,7 +261,10 @@ fn many_copy_ups_wait_for_memory() {
     assert_eq!(done.get(), WRITES);
     assert!((0..WRITES).all(|n| world.exists(n)));
     let most = world.most_of_parent();
-    assert!((2..=crate::io::COPYING / (2 * LARGE as usize)).contains(&most), "{most} objects at a time");
+    assert!(
+        (2..=crate::io::COPYING / (2 * LARGE as usize)).contains(&most),
+        "{most} objects at a time"
+    );
 }
 
 /// Bytes that this thread holds.
@@ -260,7 +274,8 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is handed on to the system's allocator; the counter touches no memory of it, and needs none.
+// SAFETY: everything is handed on to the system's allocator; the counter touches no memory of it,
+// and needs none.
 #[allow(unsafe_code, reason = "the allocator's interface is unsafe")]
 unsafe impl std::alloc::GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
@@ -279,7 +294,8 @@ unsafe impl std::alloc::GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The pieces of an object of the smallest units are many: whoever waits for memory has not got them.
+/// The pieces of an object of the smallest units are many: whoever waits for memory has not got
+/// them.
 #[test]
 fn who_waits_for_memory_holds_none_whatever_the_units_are() {
     const LARGE: u64 = 1 << 20;

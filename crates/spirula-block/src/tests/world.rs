@@ -1,4 +1,5 @@
-//! The cluster in memory, and its scheduler: one thread, virtual time, everything else drawn from a seed.
+//! The cluster in memory, and its scheduler: one thread, virtual time, everything else drawn from a
+//! seed.
 
 use super::memory::Memory;
 use crate::rados::{News, Rados, Watch};
@@ -126,7 +127,14 @@ impl State {
         self.random % n
     }
 
-    fn call(&mut self, client: u64, oid: &Bytes, class: &str, method: &str, input: Bytes) -> (i32, Bytes) {
+    fn call(
+        &mut self,
+        client: u64,
+        oid: &Bytes,
+        class: &str,
+        method: &str,
+        input: Bytes,
+    ) -> (i32, Bytes) {
         let name = self.name(client);
         let object = self.objects.entry(oid.clone()).or_default();
         (object.caller, object.largest) = (Caller { name, addr: addr(client) }, 1 << 30);
@@ -141,7 +149,8 @@ impl State {
 
     /// Does a vector; nothing of it if one of its ops fails.
     fn perform(&mut self, client: u64, r: &Request) -> Reply {
-        let reply = |result, ops| Reply { result, ops, version: EVersion::default(), user_version: 0 };
+        let reply =
+            |result, ops| Reply { result, ops, version: EVersion::default(), user_version: 0 };
         if self.fenced.contains(&addr(client).nonce) {
             return reply(-errno::ESHUTDOWN, Vec::new());
         }
@@ -158,7 +167,11 @@ impl State {
         let mut done = Vec::new();
         for o in &r.ops {
             let (result, output) = self.one(client, &r.oid, o);
-            done.push(OpResult { op: OsdOp { indata: output, ..o.clone() }, rval: result, output_crc: None });
+            done.push(OpResult {
+                op: OsdOp { indata: output, ..o.clone() },
+                rval: result,
+                output_crc: None,
+            });
             if result < 0 {
                 match before {
                     Some(b) => drop(self.objects.insert(r.oid.clone(), b)),
@@ -238,7 +251,8 @@ impl State {
 }
 
 impl World {
-    /// A cluster with the image `p/i` of so many objects, with the features that images have by default.
+    /// A cluster with the image `p/i` of so many objects, with the features that images have by
+    /// default.
     pub fn new(seed: u64, object: u64, objects: u64) -> Self {
         Self::striped(seed, object, objects, None)
     }
@@ -271,7 +285,8 @@ impl World {
         let call = |oid: &'static str, method, input: Vec<u8>| {
             let mut s = world.state.borrow_mut();
             s.objects.entry(Bytes::from_static(oid.as_bytes())).or_default().exists = true;
-            let (r, _) = s.call(1000, &Bytes::from_static(oid.as_bytes()), "rbd", method, input.into());
+            let (r, _) =
+                s.call(1000, &Bytes::from_static(oid.as_bytes()), "rbd", method, input.into());
             assert_eq!(r, 0, "{method}");
         };
         let mut e = Encoder::new();
@@ -333,7 +348,8 @@ impl World {
         self.state.borrow_mut().new.push((4000 + id, task));
     }
 
-    /// Runs until nobody does anything any more; one in so many hundred turns somebody dies, `deaths` at most.
+    /// Runs until nobody does anything any more; one in so many hundred turns somebody dies,
+    /// `deaths` at most.
     pub fn run(&self, mut deaths: u64) {
         let mut turns = 0u64;
         loop {
@@ -343,7 +359,8 @@ impl World {
             for (client, task) in std::mem::take(&mut self.state.borrow_mut().new) {
                 running.push(Running { client, flag: Arc::new(Flag(AtomicBool::new(true))), task });
             }
-            let ready: Vec<usize> = (0..running.len()).filter(|i| running[*i].flag.0.load(Ordering::Relaxed)).collect();
+            let ready: Vec<usize> =
+                (0..running.len()).filter(|i| running[*i].flag.0.load(Ordering::Relaxed)).collect();
             if ready.is_empty() {
                 drop(running);
                 if !self.pass_time() {
@@ -356,7 +373,8 @@ impl World {
             if deaths > 0 && running[pick].client != 0 && self.state.borrow_mut().below(120) == 0 {
                 deaths -= 1;
                 let dies = running[pick].client;
-                // What it has sent may still arrive: operations that it began are tasks of nobody's.
+                // What it has sent may still arrive: operations that it began are tasks of
+                // nobody's.
                 let gone: Vec<Running> = running.extract_if(.., |r| r.client == dies).collect();
                 drop(running);
                 drop(gone);
@@ -405,7 +423,13 @@ impl World {
     }
 
     fn ask(&self, oid: &'static str, method: &str, input: Vec<u8>) -> (i32, Bytes) {
-        self.state.borrow_mut().call(1000, &Bytes::from_static(oid.as_bytes()), "rbd", method, input.into())
+        self.state.borrow_mut().call(
+            1000,
+            &Bytes::from_static(oid.as_bytes()),
+            "rbd",
+            method,
+            input.into(),
+        )
     }
 
     /// Makes a snapshot; nobody is told.
@@ -429,7 +453,9 @@ impl World {
     pub fn stripe(&self, unit: u64, count: u64) {
         let mut s = self.state.borrow_mut();
         let Some(header) = s.objects.get_mut(&b"rbd_header.ab"[..]) else { panic!("no header") };
-        for (key, value) in [("features", 0b11_1111), ("stripe_unit", unit), ("stripe_count", count)] {
+        for (key, value) in
+            [("features", 0b11_1111), ("stripe_unit", unit), ("stripe_count", count)]
+        {
             header.omap.insert(Bytes::from_static(key.as_bytes()), to_vec(&value).into());
         }
     }
@@ -509,8 +535,9 @@ impl Sim {
     /// How late an operation arrives, if it is one that does.
     fn late(&self, r: &Request) -> Option<Duration> {
         let (_, by) = self.state.borrow().late.filter(|(client, _)| *client == self.id)?;
-        let takes =
-            |o: &OsdOp| o.op == op::CALL && o.call_args().is_ok_and(|c| c.class == "lock" && c.method == "lock");
+        let takes = |o: &OsdOp| {
+            o.op == op::CALL && o.call_args().is_ok_and(|c| c.class == "lock" && c.method == "lock")
+        };
         (r.oid.starts_with(b"rbd_header.") && r.ops.iter().any(takes)).then_some(by)
     }
 
@@ -575,12 +602,16 @@ impl Rados for Sim {
                     network.released().await;
                 }
                 let reply = match fate {
-                    Fate::Answered(result) => {
-                        Reply { result, ops: Vec::new(), version: EVersion::default(), user_version: 0 }
-                    }
+                    Fate::Answered(result) => Reply {
+                        result,
+                        ops: Vec::new(),
+                        version: EVersion::default(),
+                        user_version: 0,
+                    },
                     _ => network.state.borrow_mut().perform(network.id, &request),
                 };
-                network.state.borrow_mut().held += u64::from(late.is_some() && reply.result == -errno::EBUSY);
+                network.state.borrow_mut().held +=
+                    u64::from(late.is_some() && reply.result == -errno::EBUSY);
                 network.linger().await;
                 network.state.borrow_mut().of_parent.0 -= usize::from(of_parent);
                 // The client is dead.
@@ -604,7 +635,14 @@ impl Rados for Sim {
         s.last += 1;
         let cookie = s.last;
         let name = s.name(self.id);
-        s.watches.push(Watching { client: self.id, name, cookie, oid: oid.clone(), news: tx, until: None });
+        s.watches.push(Watching {
+            client: self.id,
+            name,
+            cookie,
+            oid: oid.clone(),
+            news: tx,
+            until: None,
+        });
         Ok(Watch { cookie, news })
     }
 
@@ -618,7 +656,11 @@ impl Rados for Sim {
         if let Some(n) = s.open.get_mut(&id)
             && n.waits.remove(&(self.id, cookie))
         {
-            n.replies.push(NotifyReply { client: self.id, cookie, reply: Bytes::copy_from_slice(reply) });
+            n.replies.push(NotifyReply {
+                client: self.id,
+                cookie,
+                reply: Bytes::copy_from_slice(reply),
+            });
         }
     }
 

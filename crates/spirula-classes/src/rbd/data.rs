@@ -29,7 +29,8 @@ pub(super) fn copyup(call: &mut Call<'_>) -> Result<i32, Stop> {
 
 /// The same with holes: offsets and lengths, and the bytes of all of them.
 pub(super) fn sparse_copyup(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (extents, mut data): (BTreeMap<u64, u64>, Bytes) = call.args(|d| Ok((d.get()?, d.get()?)))?;
+    let (extents, mut data): (BTreeMap<u64, u64>, Bytes) =
+        call.args(|d| Ok((d.get()?, d.get()?)))?;
     if exists(call)? {
         return Ok(0);
     }
@@ -45,7 +46,8 @@ pub(super) fn sparse_copyup(call: &mut Call<'_>) -> Result<i32, Stop> {
     Ok(0)
 }
 
-/// Fails unless the newest snapshot that the object was written under is older than a given one (0), or is not (1).
+/// Fails unless the newest snapshot that the object was written under is older than a given one
+/// (0), or is not (1).
 pub(super) fn assert_snapc_seq(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (seq, how) = call.args(|d| Ok((d.u64()?, d.u8()?)))?;
     let newer = match call.object.snap_seq() {
@@ -59,7 +61,8 @@ pub(super) fn assert_snapc_seq(call: &mut Call<'_>) -> Result<i32, Stop> {
     }
 }
 
-/// Gives back the space of zeros: runs of whole pieces of `size` bytes become holes, and an object of nothing else goes, if so asked.
+/// Gives back the space of zeros: runs of whole pieces of `size` bytes become holes, and an object
+/// of nothing else goes, if so asked.
 pub(super) fn sparsify(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (size, remove) = call.args(|d| Ok((d.u64()?, d.bool()?)))?;
     let length = call.object.stat()?.size;

@@ -1,4 +1,5 @@
-//! Names and ids: the directory of images (and that of groups, which is alike), an image's id by its name, the trash, namespaces.
+//! Names and ids: the directory of images (and that of groups, which is alike), an image's id by
+//! its name, the trash, namespaces.
 
 use super::types::Trashed;
 use super::{Call, valid_id};
@@ -66,8 +67,10 @@ fn range(call: &Call<'_>) -> Result<(Bytes, u64), Stop> {
 pub(super) fn dir_list(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (after, max) = range(call)?;
     let images = call.list(NAME, &after, max)?;
-    let images: BTreeMap<Bytes, Bytes> =
-        images.into_iter().map(|(name, id)| Ok((name, stored(&id)?))).collect::<Result<_, Stop>>()?;
+    let images: BTreeMap<Bytes, Bytes> = images
+        .into_iter()
+        .map(|(name, id)| Ok((name, stored(&id)?)))
+        .collect::<Result<_, Stop>>()?;
     call.output.put(&images);
     Ok(0)
 }
@@ -170,8 +173,10 @@ pub(super) fn trash_remove(call: &mut Call<'_>) -> Result<i32, Stop> {
 pub(super) fn trash_list(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (after, max) = range(call)?;
     let images = call.list(ID, &after, max)?;
-    let images: BTreeMap<Bytes, Trashed> =
-        images.into_iter().map(|(id, image)| Ok((id, stored(&image)?))).collect::<Result<_, Stop>>()?;
+    let images: BTreeMap<Bytes, Trashed> = images
+        .into_iter()
+        .map(|(id, image)| Ok((id, stored(&image)?)))
+        .collect::<Result<_, Stop>>()?;
     call.output.put(&images);
     Ok(0)
 }

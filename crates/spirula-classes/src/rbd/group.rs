@@ -20,15 +20,25 @@ impl GroupImage {
     }
 
     fn key(&self) -> Bytes {
-        if self.pool == NO_POOL { Bytes::new() } else { [IMAGE.as_bytes(), &self.rest()].concat().into() }
+        if self.pool == NO_POOL {
+            Bytes::new()
+        } else {
+            [IMAGE.as_bytes(), &self.rest()].concat().into()
+        }
     }
 
     /// The image of a key without its prefix.
     fn of(rest: &[u8]) -> Result<Self, Stop> {
         let Some(at) = rest.iter().position(|b| *b == b'_') else { return fail(errno::EIO) };
         let (pool, image) = rest.split_at(at);
-        let pool = std::str::from_utf8(pool).ok().and_then(|p| u64::from_str_radix(p, 16).ok()).unwrap_or_default();
-        Ok(Self { pool: pool.cast_signed(), image: Bytes::copy_from_slice(image.get(1..).unwrap_or_default()) })
+        let pool = std::str::from_utf8(pool)
+            .ok()
+            .and_then(|p| u64::from_str_radix(p, 16).ok())
+            .unwrap_or_default();
+        Ok(Self {
+            pool: pool.cast_signed(),
+            image: Bytes::copy_from_slice(image.get(1..).unwrap_or_default()),
+        })
     }
 }
 

@@ -34,7 +34,8 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<i32, Stop> {
     if call.object.omap_get(b"object_prefix")?.is_some() {
         return fail(errno::EEXIST);
     }
-    if features & feature::OPERATIONS != 0 || (features & feature::DATA_POOL != 0) != pool.is_some() {
+    if features & feature::OPERATIONS != 0 || (features & feature::DATA_POOL != 0) != pool.is_some()
+    {
         return fail(errno::EINVAL);
     }
     let now = to_vec(&call.object.now());
@@ -49,7 +50,9 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<i32, Stop> {
         ("snap_seq", to_vec(&0u64)),
     ];
     pairs.extend(pool.map(|p| ("data_pool_id", to_vec(&p))));
-    call.object.omap_set(pairs.into_iter().map(|(k, v)| (Bytes::from_static(k.as_bytes()), v.into())).collect())?;
+    call.object.omap_set(
+        pairs.into_iter().map(|(k, v)| (Bytes::from_static(k.as_bytes()), v.into())).collect(),
+    )?;
     Ok(0)
 }
 
@@ -201,7 +204,8 @@ pub(super) fn get_flags(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn set_flags(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (flags, mask, snap) = call.args(|d| Ok((d.u64()?, d.u64()?, if d.is_empty() { HEAD } else { d.u64()? })))?;
+    let (flags, mask, snap) =
+        call.args(|d| Ok((d.u64()?, d.u64()?, if d.is_empty() { HEAD } else { d.u64()? })))?;
     let change = |old: u64| old & !mask | flags & mask;
     if snap == HEAD {
         let old = call.key("flags")?.unwrap_or_default();

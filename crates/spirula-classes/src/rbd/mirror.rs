@@ -1,5 +1,6 @@
-//! Mirroring: what a pool mirrors, and with whom. All of it is in the object `rbd_mirroring`, beside the two methods on a snapshot.
-//! What mirror daemons say of images: [`super::mirror_status`].
+//! Mirroring: what a pool mirrors, and with whom. All of it is in the object `rbd_mirroring`,
+//! beside the two methods on a snapshot. What mirror daemons say of images:
+//! [`super::mirror_status`].
 
 use super::types::{Mirror, Namespace};
 use super::{Call, snapshot};
@@ -68,8 +69,11 @@ impl Decode for Peer {
         d.versioned("peer", 2, |d, v| {
             let (uuid, site, client) = (d.get()?, d.get()?, d.get()?);
             d.i64()?;
-            let (direction, mirror, seen) =
-                if v >= 2 { (d.u8()?, d.get()?, d.get()?) } else { (RX_TX, Bytes::new(), UTime::ZERO) };
+            let (direction, mirror, seen) = if v >= 2 {
+                (d.u8()?, d.get()?, d.get()?)
+            } else {
+                (RX_TX, Bytes::new(), UTime::ZERO)
+            };
             Ok(Self { uuid, site, client, direction, mirror, seen })
         })
     }
@@ -148,7 +152,9 @@ pub(super) fn mirror_mode_set(call: &mut Call<'_>) -> Result<i32, Stop> {
             call.unset_any(MODE)?;
             call.unset_any(UUID)?;
         }
-        _ if mode > LARGEST_MODE || call.object.omap_get(UUID.as_bytes())?.is_none() => return fail(errno::EINVAL),
+        _ if mode > LARGEST_MODE || call.object.omap_get(UUID.as_bytes())?.is_none() => {
+            return fail(errno::EINVAL);
+        }
         _ => call.set(MODE, &mode)?,
     }
     Ok(0)
@@ -254,7 +260,9 @@ pub(super) fn mirror_peer_set_cluster(call: &mut Call<'_>) -> Result<i32, Stop> 
     if all.iter().any(|p| p.uuid != uuid && p.site == site) {
         return fail(errno::EEXIST);
     }
-    let Some(mut peer) = all.into_iter().find(|p| p.uuid == uuid) else { return fail(errno::ENOENT) };
+    let Some(mut peer) = all.into_iter().find(|p| p.uuid == uuid) else {
+        return fail(errno::ENOENT);
+    };
     peer.site = site;
     store_peer(call, &peer)
 }
@@ -304,7 +312,10 @@ pub(super) fn mirror_image_set(call: &mut Call<'_>) -> Result<i32, Stop> {
             }
         }
     }
-    let pairs = vec![(key(GLOBAL, &image.global), to_vec(&id).into()), (key(IMAGE, &id), to_vec(&image).into())];
+    let pairs = vec![
+        (key(GLOBAL, &image.global), to_vec(&id).into()),
+        (key(IMAGE, &id), to_vec(&image).into()),
+    ];
     call.object.omap_set(pairs)?;
     Ok(0)
 }
@@ -318,7 +329,12 @@ pub(super) fn mirror_image_remove(call: &mut Call<'_>) -> Result<i32, Stop> {
     let mut gone = vec![key(IMAGE, &id), key(GLOBAL, &image.global), key(STATUS, &image.global)];
     let remote = [&image.global[..], b"_"].concat();
     let all = call.list(REMOTE_STATUS, &remote, u64::MAX)?;
-    gone.extend(all.into_iter().map(|(k, _)| k).take_while(|k| k.starts_with(&remote)).map(|k| key(REMOTE_STATUS, &k)));
+    gone.extend(
+        all.into_iter()
+            .map(|(k, _)| k)
+            .take_while(|k| k.starts_with(&remote))
+            .map(|k| key(REMOTE_STATUS, &k)),
+    );
     call.object.omap_remove(gone)?;
     Ok(0)
 }
@@ -360,7 +376,9 @@ impl Encode for Mapping {
 
 impl Decode for Mapping {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("image map", 1, |d, _| Ok(Self { instance: d.get()?, since: d.get()?, data: d.get()? }))
+        d.versioned("image map", 1, |d, _| {
+            Ok(Self { instance: d.get()?, since: d.get()?, data: d.get()? })
+        })
     }
 }
 
@@ -368,8 +386,10 @@ pub(super) fn mirror_image_map_list(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (after, max) = call.args(|d| Ok((d.bytes()?, d.u64()?)))?;
     let all = call.list(MAP, &after, max)?;
     let bad = |_| Stop::Errno(errno::EINVAL);
-    let all: BTreeMap<Bytes, Mapping> =
-        all.into_iter().map(|(id, m)| Ok((id, stored(&m).map_err(bad)?))).collect::<Result<_, Stop>>()?;
+    let all: BTreeMap<Bytes, Mapping> = all
+        .into_iter()
+        .map(|(id, m)| Ok((id, stored(&m).map_err(bad)?)))
+        .collect::<Result<_, Stop>>()?;
     call.output.put(&all);
     Ok(0)
 }
@@ -387,7 +407,11 @@ pub(super) fn mirror_image_map_remove(call: &mut Call<'_>) -> Result<i32, Stop> 
 }
 
 /// Changes the part of a mirror snapshot that is for mirroring.
-fn change(call: &mut Call<'_>, id: u64, f: impl FnOnce(&mut Mirror) -> Result<(), Stop>) -> Result<i32, Stop> {
+fn change(
+    call: &mut Call<'_>,
+    id: u64,
+    f: impl FnOnce(&mut Mirror) -> Result<(), Stop>,
+) -> Result<i32, Stop> {
     let mut snap = snapshot::load(call, id)?;
     let Namespace::Mirror(mirror) = &mut snap.namespace else { return fail(errno::EINVAL) };
     f(mirror)?;

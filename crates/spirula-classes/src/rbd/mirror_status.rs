@@ -1,8 +1,12 @@
-//! What mirror daemons say of the images that they mirror: in `rbd_mirroring`, beside the images themselves.
+//! What mirror daemons say of the images that they mirror: in `rbd_mirroring`, beside the images
+//! themselves.
 //!
-//! A word counts as that of somebody who is there (`up`) while the client that said it watches the object.
+//! A word counts as that of somebody who is there (`up`) while the client that said it watches the
+//! object.
 
-use super::mirror::{GLOBAL, IMAGE, Mirrored, Peer, REMOTE_STATUS, RX, RX_TX, STATUS, TX, key, text};
+use super::mirror::{
+    GLOBAL, IMAGE, Mirrored, Peer, REMOTE_STATUS, RX, RX_TX, STATUS, TX, key, text,
+};
 use super::{Call, PAGE};
 use crate::{Stop, fail, stored};
 use bytes::Bytes;
@@ -41,7 +45,13 @@ impl Decode for Site {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("site status", 2, |d, v| {
             let mirror = if v >= 2 { d.get()? } else { Bytes::new() };
-            Ok(Self { mirror, state: d.u8()?, description: d.get()?, updated: d.get()?, up: d.bool()? })
+            Ok(Self {
+                mirror,
+                state: d.u8()?,
+                description: d.get()?,
+                updated: d.get()?,
+                up: d.bool()?,
+            })
         })
     }
 }
@@ -188,7 +198,11 @@ pub(super) fn mirror_image_status_remove(call: &mut Call<'_>) -> Result<i32, Sto
     let global = text(call)?;
     let start = of_others(&global);
     let mut gone = vec![local_key(&global)];
-    gone.extend(others(call, &global)?.into_iter().map(|(m, _)| key(REMOTE_STATUS, &[&start[..], &m[..]].concat())));
+    gone.extend(
+        others(call, &global)?
+            .into_iter()
+            .map(|(m, _)| key(REMOTE_STATUS, &[&start[..], &m[..]].concat())),
+    );
     match call.object.omap_remove(gone) {
         Err(Stop::Errno(errno::ENOENT)) => {}
         other => other?,
@@ -229,8 +243,9 @@ pub(super) fn mirror_image_status_list(call: &mut Call<'_>) -> Result<i32, Stop>
     Ok(0)
 }
 
-/// In one word: our own site's of what we get, the others' of what they get from us, the worst of all of what goes both ways.
-/// An image of which a site that should get it says nothing is not known.
+/// In one word: our own site's of what we get, the others' of what they get from us, the worst of
+/// all of what goes both ways. An image of which a site that should get it says nothing is not
+/// known.
 fn summary(direction: u8, receivers: &BTreeSet<Bytes>, status: &Status) -> u8 {
     let mut state = match direction {
         RX | RX_TX => status.local().filter(|s| s.up).map(|s| s.state),
@@ -254,7 +269,8 @@ fn summary(direction: u8, receivers: &BTreeSet<Bytes>, status: &Status) -> u8 {
 }
 
 pub(super) fn mirror_image_status_get_summary(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let peers: Vec<Peer> = if call.input.is_empty() { Vec::new() } else { call.few_args(|d| d.get())? };
+    let peers: Vec<Peer> =
+        if call.input.is_empty() { Vec::new() } else { call.few_args(|d| d.get())? };
     let mut directions = peers.iter().map(|p| p.direction);
     let direction = match directions.next() {
         None => RX,
@@ -290,7 +306,8 @@ pub(super) fn mirror_image_status_remove_down(call: &mut Call<'_>) -> Result<i32
     let mut gone = Vec::new();
     for prefix in [STATUS, REMOTE_STATUS] {
         for (rest, value) in call.list(prefix, b"", u64::MAX)? {
-            let origin = Decoder::new(&value).versioned("status of an image", 1, |d, _| d.get::<Origin>());
+            let origin =
+                Decoder::new(&value).versioned("status of an image", 1, |d, _| d.get::<Origin>());
             if !watching.contains(&origin.map_err(|_| Stop::Errno(errno::EIO))?) {
                 gone.push(key(prefix, &rest));
             }
@@ -347,10 +364,12 @@ mod tests {
         Site { mirror: mirror.into(), state, up, ..Site::default() }
     }
 
-    /// As a 16.2.15 sums up the same words (it was asked with a watch on the object, which the recordings lack).
+    /// As a 16.2.15 sums up the same words (it was asked with a watch on the object, which the
+    /// recordings lack).
     #[test]
     fn words_are_summed_up_by_who_gets_what() {
-        let of = |peers: &[&'static str]| peers.iter().map(|p| Bytes::from(*p)).collect::<BTreeSet<_>>();
+        let of =
+            |peers: &[&'static str]| peers.iter().map(|p| Bytes::from(*p)).collect::<BTreeSet<_>>();
         let own = Status(vec![site("", 4, true), site("m1", 3, true), site("m9", 6, true)]);
         assert_eq!(summary(RX, &of(&[]), &own), 4);
         assert_eq!(summary(TX, &of(&["m1"]), &own), 3);
@@ -359,8 +378,15 @@ mod tests {
         assert_eq!(summary(RX_TX, &of(&["m2"]), &own), UNKNOWN);
         assert_eq!(summary(TX, &of(&[""]), &own), UNKNOWN, "a peer that never came says nothing");
         let gone = Status(vec![site("", 4, false), site("m1", 3, false)]);
-        assert_eq!((summary(RX, &of(&[]), &gone), summary(TX, &of(&["m1"]), &gone)), (UNKNOWN, UNKNOWN));
+        assert_eq!(
+            (summary(RX, &of(&[]), &gone), summary(TX, &of(&["m1"]), &gone)),
+            (UNKNOWN, UNKNOWN)
+        );
         let failed = Status(vec![site("", 4, true), site("m1", ERROR, false), site("m2", 5, true)]);
-        assert_eq!(summary(RX_TX, &of(&["m1"]), &failed), ERROR, "an error counts, whoever is there");
+        assert_eq!(
+            summary(RX_TX, &of(&["m1"]), &failed),
+            ERROR,
+            "an error counts, whoever is there"
+        );
     }
 }

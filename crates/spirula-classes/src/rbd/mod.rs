@@ -1,4 +1,5 @@
-//! Class `rbd`: block images. Everything that is known of an image, beside its data, is kept by these methods.
+//! Class `rbd`: block images. Everything that is known of an image, beside its data, is kept by
+//! these methods.
 //!
 //! | module | objects |
 //! |---|---|
@@ -12,7 +13,8 @@
 //! | `group` | `rbd_group_directory`, `rbd_group_header.ID`: groups of images |
 //! | `mirror`, `mirror_status` | `rbd_mirroring`: what is mirrored, and where; what mirror daemons say of it |
 //!
-//! Absent are the methods of images of format 1 (`snap_list`, `snap_add`, `snap_remove`, `snap_rename`): they answer EOPNOTSUPP.
+//! Absent are the methods of images of format 1 (`snap_list`, `snap_add`, `snap_remove`,
+//! `snap_rename`): they answer EOPNOTSUPP.
 
 mod data;
 mod directory;
@@ -160,8 +162,16 @@ pub(crate) const CLASS: Class = Class {
         method("mirror_image_status_remove", RW, mirror_status::mirror_image_status_remove),
         method("mirror_image_status_get", R, mirror_status::mirror_image_status_get),
         method("mirror_image_status_list", R, mirror_status::mirror_image_status_list),
-        method("mirror_image_status_get_summary", R, mirror_status::mirror_image_status_get_summary),
-        method("mirror_image_status_remove_down", RW, mirror_status::mirror_image_status_remove_down),
+        method(
+            "mirror_image_status_get_summary",
+            R,
+            mirror_status::mirror_image_status_get_summary,
+        ),
+        method(
+            "mirror_image_status_remove_down",
+            RW,
+            mirror_status::mirror_image_status_remove_down,
+        ),
         method("mirror_image_instance_get", R, mirror_status::mirror_image_instance_get),
         method("mirror_image_instance_list", R, mirror_status::mirror_image_instance_list),
         method("mirror_instances_list", R, mirror::mirror_instances_list),
@@ -171,7 +181,11 @@ pub(crate) const CLASS: Class = Class {
         method("mirror_image_map_update", W, mirror::mirror_image_map_update),
         method("mirror_image_map_remove", W, mirror::mirror_image_map_remove),
         method("mirror_image_snapshot_unlink_peer", RW, mirror::mirror_image_snapshot_unlink_peer),
-        method("mirror_image_snapshot_set_copy_progress", RW, mirror::mirror_image_snapshot_set_copy_progress),
+        method(
+            "mirror_image_snapshot_set_copy_progress",
+            RW,
+            mirror::mirror_image_snapshot_set_copy_progress,
+        ),
     ],
 };
 
@@ -187,17 +201,24 @@ impl Call<'_> {
         }
     }
 
-    /// At most `max` pairs whose keys start with `prefix`, after the key `prefix` + `after`; the keys without the prefix.
+    /// At most `max` pairs whose keys start with `prefix`, after the key `prefix` + `after`; the
+    /// keys without the prefix.
     fn list(&mut self, prefix: &str, after: &[u8], max: u64) -> Result<Vec<(Bytes, Bytes)>, Stop> {
         let mut all = Vec::new();
         let mut last: Bytes = [prefix.as_bytes(), after].concat().into();
         while (all.len() as u64) < max {
-            let page = self.object.omap_page(&last, prefix.as_bytes(), PAGE.min(max - all.len() as u64))?;
+            let page = self.object.omap_page(
+                &last,
+                prefix.as_bytes(),
+                PAGE.min(max - all.len() as u64),
+            )?;
             if let Some((key, _)) = page.pairs.last() {
                 last = key.clone();
             }
             let more = page.more && !page.pairs.is_empty();
-            all.extend(page.pairs.into_iter().map(|(k, v)| (k.slice(prefix.len().min(k.len())..), v)));
+            all.extend(
+                page.pairs.into_iter().map(|(k, v)| (k.slice(prefix.len().min(k.len())..), v)),
+            );
             if !more {
                 break;
             }
@@ -222,7 +243,8 @@ impl Call<'_> {
         }
     }
 
-    /// Changes operation features under a mask. The feature bit "some operation feature is set" follows.
+    /// Changes operation features under a mask. The feature bit "some operation feature is set"
+    /// follows.
     fn set_op_features(&mut self, value: u64, mask: u64) -> Result<(), Stop> {
         let features: u64 = self.need("features")?;
         let old: u64 = self.key("op_features")?.unwrap_or_default();
@@ -247,8 +269,13 @@ impl Call<'_> {
     fn new_uuid(&mut self) -> Bytes {
         let (a, b) = (self.object.unique(), self.object.unique());
         let (version, variant) = ((a & 0xfff) | 0x4000, (b >> 48 & 0x3fff) | 0x8000);
-        format!("{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}", a >> 32, a >> 16 & 0xffff, b & 0xffff_ffff_ffff)
-            .into()
+        format!(
+            "{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}",
+            a >> 32,
+            a >> 16 & 0xffff,
+            b & 0xffff_ffff_ffff
+        )
+        .into()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Object maps: for each data object of an image whether it exists, two bits each.
 //!
-//! The map is the data of an object: its size, the bits, and checksums of both, all in a form that librbd copies as plain data.
-//! `object_map_update`, which comes with the first write to each object, reads and writes only the blocks that it changes.
+//! The map is the data of an object: its size, the bits, and checksums of both, all in a form that
+//! librbd copies as plain data. `object_map_update`, which comes with the first write to each
+//! object, reads and writes only the blocks that it changes.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -170,8 +171,9 @@ pub(super) fn object_map_resize(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn object_map_update(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (start, end, new, current) =
-        call.args(|d| Ok((d.u64()?, d.u64()?, d.u8()?, if d.bool()? { Some(d.u8()?) } else { None })))?;
+    let (start, end, new, current) = call.args(|d| {
+        Ok((d.u64()?, d.u64()?, d.u8()?, if d.bool()? { Some(d.u8()?) } else { None }))
+    })?;
     call.object.stat()?;
     let begin = call.object.read(0, HEADER)?;
     let (objects, _) = read_header(&mut Decoder::new(&begin))?;

@@ -1,7 +1,7 @@
 //! What an image was cloned from, and what was cloned from it.
 //!
-//! A clone of the first kind is noted in the object `rbd_children` of its pool; its parent's snapshot is protected. A clone of the
-//! second kind is noted in its parent's header.
+//! A clone of the first kind is noted in the object `rbd_children` of its pool; its parent's
+//! snapshot is protected. A clone of the second kind is noted in its parent's header.
 
 use super::types::{Child, HEAD, Parent, feature, put_option};
 use super::{Call, snapshot};
@@ -115,7 +115,11 @@ pub(super) fn parent_get(call: &mut Call<'_>) -> Result<i32, Stop> {
         parent = match call.key("parent")? {
             Some(parent) => parent,
             // An old release wrote it into the snapshots.
-            None => snapshot::all(call)?.into_iter().map(|s| s.parent).rfind(Parent::exists).unwrap_or_default(),
+            None => snapshot::all(call)?
+                .into_iter()
+                .map(|s| s.parent)
+                .rfind(Parent::exists)
+                .unwrap_or_default(),
         };
     }
     parent.put_spec(&mut call.output);
@@ -150,7 +154,8 @@ pub(super) fn parent_detach(call: &mut Call<'_>) -> Result<i32, Stop> {
     detach(call, false)
 }
 
-/// A snapshot as a key of `rbd_children`: pool, image and snapshot as in the input. With it what follows there.
+/// A snapshot as a key of `rbd_children`: pool, image and snapshot as in the input. With it what
+/// follows there.
 fn children_key(call: &Call<'_>, child: bool) -> Result<(Bytes, Bytes), Stop> {
     call.args(|d| {
         let mut key = Encoder::new();

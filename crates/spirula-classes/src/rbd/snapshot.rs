@@ -57,7 +57,8 @@ fn named(call: &mut Call<'_>) -> Result<Snap, Stop> {
 
 pub(super) fn get_snapcontext(call: &mut Call<'_>) -> Result<i32, Stop> {
     let keys = call.list(PREFIX, b"", u64::MAX)?;
-    let id = |key: &Bytes| std::str::from_utf8(key).ok().and_then(|k| u64::from_str_radix(k, 16).ok());
+    let id =
+        |key: &Bytes| std::str::from_utf8(key).ok().and_then(|k| u64::from_str_radix(k, 16).ok());
     let ids: Vec<u64> = keys.iter().rev().map(|(k, _)| id(k).unwrap_or_default()).collect();
     let seq: u64 = call.need("snap_seq")?;
     call.output.u64(seq);
@@ -84,8 +85,9 @@ pub(super) fn snapshot_get(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn snapshot_add(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (name, id, namespace) =
-        call.args(|d| Ok((d.bytes()?, d.u64()?, if d.is_empty() { Namespace::User } else { d.get()? })))?;
+    let (name, id, namespace) = call.args(|d| {
+        Ok((d.bytes()?, d.u64()?, if d.is_empty() { Namespace::User } else { d.get()? }))
+    })?;
     if namespace == Namespace::Unknown || id > LARGEST {
         return fail(errno::EINVAL);
     }

@@ -20,7 +20,8 @@ pub(super) mod feature {
     /// Clients that do not know them cannot write to the image.
     pub const WRITE_INCOMPATIBLE: u64 = ALL & !DIRTY_CACHE;
     /// May be switched on and off.
-    pub const MUTABLE: u64 = EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | JOURNALING | NON_PRIMARY | DIRTY_CACHE;
+    pub const MUTABLE: u64 =
+        EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | JOURNALING | NON_PRIMARY | DIRTY_CACHE;
     /// May be switched off.
     pub const DISABLE_ONLY: u64 = DEEP_FLATTEN;
     /// Set by this class alone.
@@ -63,7 +64,13 @@ pub(super) struct Parent {
 
 impl Default for Parent {
     fn default() -> Self {
-        Self { pool: NO_POOL, namespace: Bytes::new(), image: Bytes::new(), snap: HEAD, overlap: None }
+        Self {
+            pool: NO_POOL,
+            namespace: Bytes::new(),
+            image: Bytes::new(),
+            snap: HEAD,
+            overlap: None,
+        }
     }
 }
 
@@ -85,7 +92,13 @@ impl Parent {
 
     pub fn get_spec(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("parent", 1, |d, _| {
-            Ok(Self { pool: d.i64()?, namespace: d.get()?, image: d.get()?, snap: d.u64()?, overlap: None })
+            Ok(Self {
+                pool: d.i64()?,
+                namespace: d.get()?,
+                image: d.get()?,
+                snap: d.u64()?,
+                overlap: None,
+            })
         })
     }
 }
@@ -405,8 +418,9 @@ impl Decode for GroupSnap {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("snapshot of a group", 1, |d, _| {
             let (id, name, state) = (d.get()?, d.get()?, d.u8()?);
-            let snaps =
-                d.list(26, |d| d.versioned("snapshot of an image", 1, |d, _| Ok((d.i64()?, d.get()?, d.u64()?))))?;
+            let snaps = d.list(26, |d| {
+                d.versioned("snapshot of an image", 1, |d, _| Ok((d.i64()?, d.get()?, d.u64()?)))
+            })?;
             Ok(Self { id, name, state, snaps })
         })
     }

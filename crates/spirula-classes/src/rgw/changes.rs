@@ -79,7 +79,8 @@ pub(super) fn prepare(call: &mut Call<'_>) -> Result<i32, Stop> {
         return fail(errno::EINVAL);
     }
     let (at, found) = call.entry(&p.key, false)?;
-    let mut entry = found.unwrap_or_else(|| Entry { key: p.key, locator: p.locator, ..Entry::default() });
+    let mut entry =
+        found.unwrap_or_else(|| Entry { key: p.key, locator: p.locator, ..Entry::default() });
     if entry.pending.len() >= PENDING_MAX {
         return fail(errno::E2BIG);
     }
@@ -182,7 +183,9 @@ pub(super) fn complete(call: &mut Call<'_>) -> Result<i32, Stop> {
         };
         entry.pending.remove(pending);
     }
-    let old = c.version.pool == entry.version.pool && c.version.epoch != 0 && c.version.epoch <= entry.version.epoch;
+    let old = c.version.pool == entry.version.pool
+        && c.version.epoch != 0
+        && c.version.epoch <= entry.version.epoch;
     if old && (c.tag.is_empty() || c.op != CANCEL) {
         c.op = CANCEL;
     }
@@ -254,7 +257,8 @@ fn is_lost(pending: &Pending, now: UTime, timeout: u64) -> bool {
 }
 
 pub(super) fn suggest(call: &mut Call<'_>) -> Result<i32, Stop> {
-    // What is made of a suggestion takes several times its room: gateways send a listing's at a time.
+    // What is made of a suggestion takes several times its room: gateways send a listing's at a
+    // time.
     call.is_few()?;
     let mut header: Header = call.header()?;
     let timeout = if header.tag_timeout == 0 { TAG_TIMEOUT } else { header.tag_timeout };

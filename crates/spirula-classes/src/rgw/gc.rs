@@ -1,4 +1,5 @@
-//! What is to be removed some time after its object was: by its tag, and by the time. New gateways use class `rgw_gc`.
+//! What is to be removed some time after its object was: by its tag, and by the time. New gateways
+//! use class `rgw_gc`.
 
 use crate::{Call, Stop, stored};
 use bytes::Bytes;
@@ -72,7 +73,8 @@ impl Decode for Waste {
 impl Waste {
     /// The same, to be removed so many seconds after now.
     pub(crate) fn after(self, now: UTime, seconds: u32) -> Self {
-        let due = UTime::from_nanos(now.as_nanos().saturating_add(u64::from(seconds) * 1_000_000_000));
+        let due =
+            UTime::from_nanos(now.as_nanos().saturating_add(u64::from(seconds) * 1_000_000_000));
         Self { due, ..self }
     }
 
@@ -108,7 +110,8 @@ pub(super) fn set(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn defer(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (seconds, tag): (u32, Bytes) = call.args(|d| d.versioned("deferral", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (seconds, tag): (u32, Bytes) =
+        call.args(|d| d.versioned("deferral", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let waste = call.need(tag_key(&tag))?;
     put(call, seconds, waste)
 }
@@ -124,7 +127,11 @@ impl Listing {
     pub(crate) fn read(call: &Call<'_>) -> Result<Self, Stop> {
         let listing = call.args(|d| {
             d.versioned("listing of waste", 2, |d, v| {
-                Ok(Self { marker: d.get()?, max: d.u32()?, due_only: if v >= 2 { d.bool()? } else { true } })
+                Ok(Self {
+                    marker: d.get()?,
+                    max: d.u32()?,
+                    due_only: if v >= 2 { d.bool()? } else { true },
+                })
             })
         })?;
         Ok(Self { max: if listing.max == 0 { LISTED } else { listing.max }, ..listing })
@@ -142,7 +149,8 @@ pub(crate) fn answer(call: &mut Call<'_>, entries: &[Waste], more: Option<&[u8]>
 
 pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
     let listing = Listing::read(call)?;
-    let start = if listing.marker.is_empty() { Bytes::from_static(BY_TIME) } else { listing.marker };
+    let start =
+        if listing.marker.is_empty() { Bytes::from_static(BY_TIME) } else { listing.marker };
     let end = time_key(call.object.now());
     let page = call.pairs(&start, b"", listing.max.into())?;
     let (mut entries, mut last, mut more) = (Vec::new(), Bytes::new(), page.more);

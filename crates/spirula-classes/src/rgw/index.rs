@@ -15,7 +15,8 @@ pub(super) const HEADS: &[u8] = b"\x801001_";
 /// Start of the log's keys.
 pub(super) const LOG: &[u8] = b"\x800_";
 
-/// Key of an object's version. `marker`: of the delete marker that is the version "null", which exists beside its data.
+/// Key of an object's version. `marker`: of the delete marker that is the version "null", which
+/// exists beside its data.
 pub(super) fn version_key(key: &Key, marker: bool) -> Bytes {
     let end: &[u8] = if marker { b"\0d" } else { b"" };
     [VERSIONS, &key.name, b"\0i", &key.instance, end].concat().into()
@@ -64,9 +65,13 @@ pub(super) fn is_plain(key: &[u8]) -> bool {
 }
 
 impl Call<'_> {
-    /// Reads the entry of an object, or of a version. Its key is that of the entry, also if there is none. `marker`: of the
-    /// version "null", the delete marker rather than the data.
-    pub(super) fn entry(&mut self, key: &Key, marker: bool) -> Result<(Bytes, Option<Entry>), Stop> {
+    /// Reads the entry of an object, or of a version. Its key is that of the entry, also if there
+    /// is none. `marker`: of the version "null", the delete marker rather than the data.
+    pub(super) fn entry(
+        &mut self,
+        key: &Key,
+        marker: bool,
+    ) -> Result<(Bytes, Option<Entry>), Stop> {
         let at = entry_key(key);
         let found: Option<Entry> = self.key(&at)?;
         if !key.instance.is_empty() || !found.as_ref().is_some_and(|e| e.has(Entry::PLACEHOLDER)) {
@@ -91,8 +96,14 @@ impl Call<'_> {
     }
 
     /// Writes an entry of the log. Its identity is made here.
-    pub(super) fn log(&mut self, header: &mut Header, mut entry: LogEntry, number: u64) -> Result<(), Stop> {
-        let id: Bytes = format!("{number:011}.{}.{}", self.object.version(), self.object.steps()).into();
+    pub(super) fn log(
+        &mut self,
+        header: &mut Header,
+        mut entry: LogEntry,
+        number: u64,
+    ) -> Result<(), Stop> {
+        let id: Bytes =
+            format!("{number:011}.{}.{}", self.object.version(), self.object.steps()).into();
         entry.id = id.clone();
         if id > header.max_marker {
             header.max_marker = id.clone();

@@ -27,7 +27,9 @@ impl Encode for Bucket {
 
 impl Decode for Bucket {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("lifecycle of a bucket", 1, |d, _| Ok(Self { name: d.get()?, started: d.u64()?, status: d.u32()? }))
+        d.versioned("lifecycle of a bucket", 1, |d, _| {
+            Ok(Self { name: d.get()?, started: d.u64()?, status: d.u32()? })
+        })
     }
 }
 
@@ -38,7 +40,9 @@ impl Bucket {
     }
 
     fn arg(call: &Call<'_>) -> Result<Self, Stop> {
-        call.args(|d| d.versioned("lifecycle", 2, |d, v| if v < 2 { Self::old(d) } else { d.get() }))
+        call.args(|d| {
+            d.versioned("lifecycle", 2, |d, v| if v < 2 { Self::old(d) } else { d.get() })
+        })
     }
 }
 
@@ -64,7 +68,8 @@ pub(super) fn remove(call: &mut Call<'_>) -> Result<i32, Stop> {
 pub(super) fn next(call: &mut Call<'_>) -> Result<i32, Stop> {
     let after: Bytes = call.args(|d| d.versioned("bucket", 1, |d, _| d.get()))?;
     let page = call.pairs(&after, b"", 1)?;
-    let bucket: Bucket = page.pairs.first().map(|(_, value)| stored(value)).transpose()?.unwrap_or_default();
+    let bucket: Bucket =
+        page.pairs.first().map(|(_, value)| stored(value)).transpose()?.unwrap_or_default();
     call.output.versioned(2, 2, |o| o.put(&bucket));
     Ok(0)
 }
@@ -93,7 +98,8 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
     Ok(0)
 }
 
-/// How far the walk over the buckets is. Later releases add to it: what they say is kept as it came.
+/// How far the walk over the buckets is. Later releases add to it: what they say is kept as it
+/// came.
 struct Progress(Bytes);
 
 /// Ceph 18.2's form ends with when the walk came round last, and says that 16.2 cannot read it.
@@ -117,8 +123,9 @@ impl Progress {
         Self(out.into_bytes())
     }
 
-    /// As many bytes as it has. What later releases add is behind what earlier ones read, so it is readable from the first form on,
-    /// whatever its writer says: gateways of both releases may walk in turn.
+    /// As many bytes as it has. What later releases add is behind what earlier ones read, so it is
+    /// readable from the first form on, whatever its writer says: gateways of both releases may
+    /// walk in turn.
     fn read(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let whole = d.rest();
         let from = d.position();
@@ -140,7 +147,11 @@ pub(super) fn put_head(call: &mut Call<'_>) -> Result<i32, Stop> {
 
 pub(super) fn get_head(call: &mut Call<'_>) -> Result<i32, Stop> {
     let header = call.object.omap_header()?;
-    let head = if header.is_empty() { Progress::none() } else { Progress::read(&mut Decoder::new(&header))? };
+    let head = if header.is_empty() {
+        Progress::none()
+    } else {
+        Progress::read(&mut Decoder::new(&header))?
+    };
     call.output.versioned(1, 1, |o| o.raw(&head.0));
     Ok(0)
 }

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 const ATTEMPTS: u32 = 8;
 /// Entries that are counted at a time.
 const PAGE: u64 = 1000;
-/// Bytes of entries after which a listing ends and says that there are more, as where the OSD's own bound on pairs ends one.
+/// Bytes of entries after which a listing ends and says that there are more, as where the OSD's own
+/// bound on pairs ends one.
 const SHOWN_BYTES: usize = 16 << 20;
 
 struct List {
@@ -42,7 +43,9 @@ impl Decode for List {
 fn plain(call: &mut Call<'_>, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop> {
     let mut page = call.pairs(after, prefix, max)?;
     let first_byte = |pair: Option<&(Bytes, Bytes)>| pair.and_then(|(k, _)| k.first().copied());
-    if first_byte(page.pairs.last()).is_none_or(|b| b < SPECIAL) || first_byte(page.pairs.first()) > Some(SPECIAL) {
+    if first_byte(page.pairs.last()).is_none_or(|b| b < SPECIAL)
+        || first_byte(page.pairs.first()) > Some(SPECIAL)
+    {
         return Ok(page);
     }
     page.pairs.retain(|(k, _)| is_plain(k));
@@ -76,7 +79,9 @@ fn start_key(call: &mut Call<'_>, start: &Key) -> Result<Bytes, Stop> {
 /// Where a delimiter ends in a name, behind the prefix.
 fn delimited(name: &[u8], prefix: usize, delimiter: &[u8]) -> Option<usize> {
     let rest = name.get(prefix..)?;
-    rest.windows(delimiter.len()).position(|w| w == delimiter).map(|at| prefix + at + delimiter.len())
+    rest.windows(delimiter.len())
+        .position(|w| w == delimiter)
+        .map(|at| prefix + at + delimiter.len())
 }
 
 pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
@@ -105,7 +110,8 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
     if truncated && nothing { fail(errno::EFBIG) } else { Ok(0) }
 }
 
-/// What a listing shows: entries as they are sent, which takes much less memory than what they are decoded to.
+/// What a listing shows: entries as they are sent, which takes much less memory than what they are
+/// decoded to.
 #[derive(Default)]
 struct Shown {
     entries: BTreeMap<Bytes, Vec<u8>>,
@@ -156,7 +162,9 @@ fn gather(call: &mut Call<'_>, op: &List, shown: &mut Shown) -> Result<(bool, Ke
             after = key.clone();
             marker = entry.key.clone();
             let Some(name) = name_of(&key) else { continue };
-            if entry.has(Entry::PLACEHOLDER) || !op.versions && (!entry.is_visible() || op.start.name == name) {
+            if entry.has(Entry::PLACEHOLDER)
+                || !op.versions && (!entry.is_visible() || op.start.name == name)
+            {
                 continue;
             }
             let end = if divides { delimited(&name, op.prefix.len(), &op.delimiter) } else { None };
@@ -172,7 +180,10 @@ fn gather(call: &mut Call<'_>, op: &List, shown: &mut Shown) -> Result<(bool, Ke
                 marker = Key::named(skip.clone());
                 if shown.entries.len() < max {
                     let flags = Entry::COMMON_PREFIX;
-                    shown.insert(prefix.clone(), &Entry { key: Key::named(prefix), flags, ..Entry::default() });
+                    shown.insert(
+                        prefix.clone(),
+                        &Entry { key: Key::named(prefix), flags, ..Entry::default() },
+                    );
                 }
             } else if shown.entries.len() < max {
                 shown.insert(key, &entry);
@@ -196,11 +207,16 @@ fn count(call: &mut Call<'_>) -> Result<(Header, Header), Stop> {
         sync_stopped: header.sync_stopped,
         ..Header::default()
     };
-    // An object's version counts where its own entry is, not where it is listed under its object's name.
+    // An object's version counts where its own entry is, not where it is listed under its object's
+    // name.
     for versions in [false, true] {
         let mut after = Bytes::new();
         loop {
-            let page = if versions { call.pairs(&after, VERSIONS, PAGE)? } else { plain(call, &after, b"", PAGE)? };
+            let page = if versions {
+                call.pairs(&after, VERSIONS, PAGE)?
+            } else {
+                plain(call, &after, b"", PAGE)?
+            };
             for (key, value) in &page.pairs {
                 let entry: Entry = stored(value)?;
                 if entry.exists && (versions || entry.flags == 0) {

@@ -16,7 +16,8 @@ fn key(marker: &[u8]) -> Bytes {
 }
 
 pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (marker, max): (Bytes, u32) = call.args(|d| d.versioned("log listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (marker, max): (Bytes, u32) =
+        call.args(|d| d.versioned("log listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let page = call.pairs(&key(&marker), b"", max.into())?;
     let mut truncated = page.more;
     let mut entries: Vec<LogEntry> = Vec::new();
@@ -35,8 +36,13 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn trim(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (from, to): (Bytes, Bytes) = call.args(|d| d.versioned("log trim", 1, |d, _| Ok((d.get()?, d.get()?))))?;
-    let end: Bytes = if to.is_empty() { Bytes::from_static(VERSIONS) } else { [LOG, &to, b"\0"].concat().into() };
+    let (from, to): (Bytes, Bytes) =
+        call.args(|d| d.versioned("log trim", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let end: Bytes = if to.is_empty() {
+        Bytes::from_static(VERSIONS)
+    } else {
+        [LOG, &to, b"\0"].concat().into()
+    };
     let page = call.pairs(&key(&from), b"", 1)?;
     match page.pairs.into_iter().next() {
         Some((first, _)) if first <= end => call.object.omap_remove_range(first, end)?,

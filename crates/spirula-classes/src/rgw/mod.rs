@@ -3,15 +3,18 @@
 //! An object of a bucket's index (a *shard*) has a header with totals, and these keys:
 //!
 //! * `NAME`: an object without versions; or a placeholder that says that there are versions;
-//! * `NAME\0vNUMBER\0iVERSION`: a version, in the order in which listings show them, the newest first;
-//! * `0x80 1000_NAME\0iVERSION`: the same, by its name (with `\0d` behind it: the delete marker of the version "null");
+//! * `NAME\0vNUMBER\0iVERSION`: a version, in the order in which listings show them, the newest
+//!   first;
+//! * `0x80 1000_NAME\0iVERSION`: the same, by its name (with `\0d` behind it: the delete marker of
+//!   the version "null");
 //! * `0x80 1001_NAME`: which version is the newest ([`types::Head`]);
 //! * `0x80 0_NUMBER…`: the log.
 //!
 //! Names that UTF-8 allows do not start with 0x80, and sort before and behind these keys.
 //!
-//! A change of an object is *prepared* here, done to its data, and *completed* here. What was never completed is found by
-//! listings (an entry with something pending) and put right by what they suggest.
+//! A change of an object is *prepared* here, done to its data, and *completed* here. What was never
+//! completed is found by listings (an entry with something pending) and put right by what they
+//! suggest.
 
 mod changes;
 mod gc;

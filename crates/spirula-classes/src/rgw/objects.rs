@@ -49,7 +49,9 @@ pub(super) fn check_attrs(call: &mut Call<'_>) -> Result<i32, Stop> {
 
 pub(super) fn check_mtime(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (given, how, precise): (UTime, u8, bool) = call.args(|d| {
-        d.versioned("time of change", 2, |d, v| Ok((d.get()?, d.get()?, if v >= 2 { d.get()? } else { false })))
+        d.versioned("time of change", 2, |d, v| {
+            Ok((d.get()?, d.get()?, if v >= 2 { d.get()? } else { false }))
+        })
     })?;
     let stored = match call.object.stat() {
         Err(Stop::Errno(errno::ENOENT)) => UTime::ZERO,

@@ -1,4 +1,5 @@
-//! Entries of an index as they are stored, for those who repair an index or move it to other shards.
+//! Entries of an index as they are stored, for those who repair an index or move it to other
+//! shards.
 
 use super::index::{HEADS, SPECIAL, SPECIAL_END, VERSIONS, entry_key, head_key, version_key};
 use super::types::{Entry, Head, Key};
@@ -32,12 +33,15 @@ impl Encode for Raw {
 
 impl Decode for Raw {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("raw entry", 1, |d, _| Ok(Self { kind: d.u8()?, key: d.get()?, value: d.get()? }))
+        d.versioned("raw entry", 1, |d, _| {
+            Ok(Self { kind: d.u8()?, key: d.get()?, value: d.get()? })
+        })
     }
 }
 
 pub(super) fn get(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (key, kind): (Key, u8) = call.args(|d| d.versioned("raw entry", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (key, kind): (Key, u8) =
+        call.args(|d| d.versioned("raw entry", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let at = match kind {
         PLAIN => key.name,
         VERSION => entry_key(&key),
@@ -86,11 +90,17 @@ impl List {
         Ok(())
     }
 
-    /// Versions, or logical heads: those whose keys start with `prefix`, and whose values have this name.
+    /// Versions, or logical heads: those whose keys start with `prefix`, and whose values have this
+    /// name.
     fn special(&mut self, call: &mut Call<'_>, kind: u8, prefix: &[u8]) -> Result<(), Stop> {
-        let after = if is_behind(&self.marker, prefix) { self.marker.clone() } else { Bytes::copy_from_slice(prefix) };
+        let after = if is_behind(&self.marker, prefix) {
+            self.marker.clone()
+        } else {
+            Bytes::copy_from_slice(prefix)
+        };
         let mut room = self.room();
-        // An entry under the key itself is listed, too, but for the one that the listing before ended with.
+        // An entry under the key itself is listed, too, but for the one that the listing before
+        // ended with.
         let mut found = Vec::new();
         if after != self.marker
             && let Some(value) = call.object.omap_get(&after)?

@@ -67,10 +67,15 @@ pub(super) fn add(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (max, after): (u32, Bytes) = call.args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (max, after): (u32, Bytes) =
+        call.args(|d| d.versioned("listing", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let page = call.pairs(&after, b"", if (1..MOST).contains(&max) { max } else { MOST }.into())?;
-    let jobs: Vec<Job> =
-        page.pairs.iter().take(max as usize).map(|(_, value)| stored(value)).collect::<Result<_, _>>()?;
+    let jobs: Vec<Job> = page
+        .pairs
+        .iter()
+        .take(max as usize)
+        .map(|(_, value)| stored(value))
+        .collect::<Result<_, _>>()?;
     call.output.versioned(1, 1, |o| {
         o.put(&jobs);
         o.bool(page.more);
@@ -86,8 +91,8 @@ pub(super) fn get(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn remove(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (tenant, bucket, id): (Bytes, Bytes, Bytes) =
-        call.args(|d| d.versioned("index not to move", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?))))?;
+    let (tenant, bucket, id): (Bytes, Bytes, Bytes) = call
+        .args(|d| d.versioned("index not to move", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?))))?;
     let at = key(&tenant, &bucket);
     let job: Job = call.need(&at)?;
     if id.is_empty() || job.bucket_id == id {

@@ -8,7 +8,12 @@ use spirula_types::errno;
 
 fn entry(name: &str, etag: usize) -> Entry {
     let meta = Meta { etag: vec![b'e'; etag].into(), ..Meta::default() };
-    Entry { key: Key::named(Bytes::copy_from_slice(name.as_bytes())), exists: true, meta, ..Entry::default() }
+    Entry {
+        key: Key::named(Bytes::copy_from_slice(name.as_bytes())),
+        exists: true,
+        meta,
+        ..Entry::default()
+    }
 }
 
 fn index(entries: &[Entry]) -> Memory {
@@ -78,7 +83,8 @@ fn suggestions_are_bounded() {
     assert!(!o.unlike(&before));
 }
 
-/// Operations that are pending on one object have a bound; what goes beyond it in a stored entry is not read.
+/// Operations that are pending on one object have a bound; what goes beyond it in a stored entry is
+/// not read.
 #[test]
 fn pending_operations_are_bounded() {
     let pending = |n: usize| {
@@ -100,7 +106,8 @@ fn pending_operations_are_bounded() {
     assert_eq!(o.call("rgw", "bucket_prepare_op", &prepare).0, -errno::EIO);
 }
 
-/// What 18.2's gateways say of their walk over buckets with a lifecycle comes back whole, in a form that 16.2's can read, too.
+/// What 18.2's gateways say of their walk over buckets with a lifecycle comes back whole, in a form
+/// that 16.2's can read, too.
 #[test]
 fn the_progress_of_either_release_is_kept() {
     let form = |version: u8, compat: u8| {
@@ -118,7 +125,10 @@ fn the_progress_of_either_release_is_kept() {
         let mut o = Memory::new();
         let (result, _) = o.call("rgw", "lc_put_head", &input(1, |e| e.raw(&form(put.0, put.1))));
         assert_eq!(result, 0);
-        assert_eq!(o.call("rgw", "lc_get_head", b""), (0, input(1, |e| e.raw(&form(got.0, got.1))).into()));
+        assert_eq!(
+            o.call("rgw", "lc_get_head", b""),
+            (0, input(1, |e| e.raw(&form(got.0, got.1))).into())
+        );
     }
     let beyond = input(1, |e| e.raw(&form(3, 3)));
     assert_eq!(Memory::new().call("rgw", "lc_put_head", &beyond).0, -errno::EINVAL);

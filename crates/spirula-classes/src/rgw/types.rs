@@ -1,11 +1,12 @@
-//! What class `rgw` stores and is sent: entries of a bucket's index, its header, the histories of versioned objects.
+//! What class `rgw` stores and is sent: entries of a bucket's index, its header, the histories of
+//! versioned objects.
 
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use std::collections::BTreeMap;
 
-/// Operations that may be pending on one object. A gateway's that has failed are forgotten after two minutes; in memory each takes
-/// three times its room in the entry.
+/// Operations that may be pending on one object. A gateway's that has failed are forgotten after
+/// two minutes; in memory each takes three times its room in the entry.
 pub(super) const PENDING_MAX: usize = 1 << 16;
 /// Bytes that sizes are rounded up to in totals.
 const ROUND: u64 = 4096;
@@ -98,7 +99,9 @@ impl Encode for DataVersion {
 
 impl Decode for DataVersion {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("data version", 1, |d, _| Ok(Self { pool: unpacked(d)?.cast_signed(), epoch: unpacked(d)? }))
+        d.versioned("data version", 1, |d, _| {
+            Ok(Self { pool: unpacked(d)?.cast_signed(), epoch: unpacked(d)? })
+        })
     }
 }
 
@@ -187,7 +190,9 @@ impl Encode for Pending {
 
 impl Decode for Pending {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("pending operation", 2, |d, _| Ok(Self { state: d.u8()?, begun: d.get()?, op: d.u8()? }))
+        d.versioned("pending operation", 2, |d, _| {
+            Ok(Self { state: d.u8()?, begun: d.get()?, op: d.u8()? })
+        })
     }
 }
 
@@ -267,7 +272,10 @@ impl Decode for Entry {
             entry.meta = d.get()?;
             let n = d.u32()?;
             if n as usize > PENDING_MAX {
-                return Err(DecodeError::Value { what: "number of pending operations", value: n.into() });
+                return Err(DecodeError::Value {
+                    what: "number of pending operations",
+                    value: n.into(),
+                });
             }
             entry.pending = (0..n).map(|_| d.get()).collect::<Result<_, _>>()?;
             if !entry.pending.is_sorted_by(|a, b| a.0 <= b.0) {
@@ -340,7 +348,8 @@ impl Encode for Stats {
 impl Decode for Stats {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("category's totals", 3, |d, v| {
-            let mut stats = Self { size: d.u64()?, rounded: d.u64()?, entries: d.u64()?, stored: 0 };
+            let mut stats =
+                Self { size: d.u64()?, rounded: d.u64()?, entries: d.u64()?, stored: 0 };
             stats.stored = if v >= 3 { d.u64()? } else { stats.size };
             Ok(stats)
         })
@@ -375,7 +384,9 @@ impl Encode for Resharding {
 
 impl Decode for Resharding {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("resharding", 1, |d, _| Ok(Self { status: d.u8()?, target: d.get()?, shards: d.i32()? }))
+        d.versioned("resharding", 1, |d, _| {
+            Ok(Self { status: d.u8()?, target: d.get()?, shards: d.i32()? })
+        })
     }
 }
 
@@ -448,7 +459,8 @@ impl Decode for Header {
     }
 }
 
-/// Something that the gateway must do yet, after which version of a versioned object is the newest has changed.
+/// Something that the gateway must do yet, after which version of a versioned object is the newest
+/// has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeadLog {
     pub epoch: u64,
@@ -482,7 +494,13 @@ impl Encode for HeadLog {
 impl Decode for HeadLog {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("head's log", 1, |d, _| {
-            Ok(Self { epoch: d.u64()?, op: d.u8()?, tag: d.get()?, key: d.get()?, delete_marker: d.bool()? })
+            Ok(Self {
+                epoch: d.u64()?,
+                op: d.u8()?,
+                tag: d.get()?,
+                key: d.get()?,
+                delete_marker: d.bool()?,
+            })
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The log of usage: who did how much with which bucket in which hour. Each entry is there by time and by user.
+//! The log of usage: who did how much with which bucket in which hour. Each entry is there by time
+//! and by user.
 
 use crate::{Call, Stop, fail, stored};
 use bytes::Bytes;
@@ -74,7 +75,8 @@ impl Encode for Record {
 impl Decode for Record {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("usage record", 3, |d, v| {
-            let mut record = Self { owner: d.get()?, bucket: d.get()?, epoch: d.u64()?, ..Self::default() };
+            let mut record =
+                Self { owner: d.get()?, bucket: d.get()?, epoch: d.u64()?, ..Self::default() };
             record.total = Usage::read(d)?;
             if v >= 2 {
                 record.by_category = d.get()?;
@@ -123,7 +125,9 @@ impl Record {
 
 pub(super) fn add(call: &mut Call<'_>) -> Result<i32, Stop> {
     let records: Vec<Record> = call.few_args(|d| {
-        d.versioned("usage to add", 2, |d, _| d.versioned("usage", 1, |d, _| d.list(60, Record::decode)))
+        d.versioned("usage to add", 2, |d, _| {
+            d.versioned("usage", 1, |d, _| d.list(60, Record::decode))
+        })
     })?;
     for mut record in records {
         let user = record.user().clone();
@@ -146,12 +150,20 @@ struct Range {
     bucket: Bytes,
 }
 
-/// Records of a range, after a key or from the start: at most `max`, whether there may be more, and where to go on.
-fn records(call: &mut Call<'_>, range: &Range, after: Bytes, max: u32) -> Result<(Vec<Record>, bool, Bytes), Stop> {
+/// Records of a range, after a key or from the start: at most `max`, whether there may be more, and
+/// where to go on.
+fn records(
+    call: &mut Call<'_>,
+    range: &Range,
+    after: Bytes,
+    max: u32,
+) -> Result<(Vec<Record>, bool, Bytes), Stop> {
     let by_user = !range.user.is_empty();
     let start = match (after.is_empty(), by_user) {
         (false, _) => after,
-        (true, true) => [&range.user[..], format!("_{:011}_", range.from).as_bytes()].concat().into(),
+        (true, true) => {
+            [&range.user[..], format!("_{:011}_", range.from).as_bytes()].concat().into()
+        }
         (true, false) => format!("{:011}", range.from).into(),
     };
     let end = format!("{:011}", range.to);
@@ -178,7 +190,8 @@ fn records(call: &mut Call<'_>, range: &Range, after: Bytes, max: u32) -> Result
 pub(super) fn read(call: &mut Call<'_>) -> Result<i32, Stop> {
     let (range, after, max): (Range, Bytes, u32) = call.args(|d| {
         d.versioned("usage to read", 2, |d, v| {
-            let mut range = Range { from: d.u64()?, to: d.u64()?, user: d.get()?, bucket: Bytes::new() };
+            let mut range =
+                Range { from: d.u64()?, to: d.u64()?, user: d.get()?, bucket: Bytes::new() };
             let (after, max) = (d.get()?, d.u32()?);
             if v >= 2 {
                 range.bucket = d.get()?;
@@ -217,7 +230,8 @@ pub(super) fn trim(call: &mut Call<'_>) -> Result<i32, Stop> {
     if found.is_empty() && !more {
         return fail(errno::ENODATA);
     }
-    let keys: Vec<Bytes> = found.iter().flat_map(|r| [r.by_time(&r.owner), r.by_user(&r.owner)]).collect();
+    let keys: Vec<Bytes> =
+        found.iter().flat_map(|r| [r.by_time(&r.owner), r.by_user(&r.owner)]).collect();
     if !keys.is_empty() {
         call.object.omap_remove(keys)?;
     }

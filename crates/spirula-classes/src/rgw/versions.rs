@@ -1,8 +1,10 @@
-//! Objects with versions: which of them is the newest, and what the gateway must do when that changes.
+//! Objects with versions: which of them is the newest, and what the gateway must do when that
+//! changes.
 //!
-//! The gateway writes a version's data, and tells the index that it is the newest (`link`). The index notes that in the
-//! object's logical head, with a log of what the gateway has to do to the object of that name (`read_log`), and drops what it has
-//! done (`trim_log`). So any gateway can go on where one has stopped.
+//! The gateway writes a version's data, and tells the index that it is the newest (`link`). The
+//! index notes that in the object's logical head, with a log of what the gateway has to do to the
+//! object of that name (`read_log`), and drops what it has done (`trim_log`). So any gateway can go
+//! on where one has stopped.
 
 use super::changes::COMPLETE;
 use super::index::{head_key, list_key, version_key};
@@ -36,7 +38,8 @@ impl Version {
         Self { key, at: Bytes::new(), entry: Entry::default(), known: false }
     }
 
-    /// Reads the entry: was there one? `marker`: of the version "null" its delete marker, if it has one.
+    /// Reads the entry: was there one? `marker`: of the version "null" its delete marker, if it has
+    /// one.
     fn read(&mut self, call: &mut Call<'_>, marker: bool) -> Result<bool, Stop> {
         let (at, found) = call.entry(&self.key, marker && self.key.instance.is_empty())?;
         self.at = at;
@@ -166,7 +169,11 @@ impl Note {
         }
         let number = header.version;
         let flags = self.entry.flags | VERSIONED;
-        call.log(&mut header, LogEntry { flags, state: COMPLETE, index_version: number, ..self.entry }, number)?;
+        call.log(
+            &mut header,
+            LogEntry { flags, state: COMPLETE, index_version: number, ..self.entry },
+            number,
+        )?;
         call.put_header(header)
     }
 }
@@ -191,7 +198,12 @@ impl Link {
     fn read(call: &Call<'_>) -> Result<Self, Stop> {
         call.few_args(|d| {
             d.versioned("link of a version", 5, |d, v| {
-                let mut l = Self { key: d.get()?, head_tag: d.get()?, delete_marker: d.bool()?, ..Self::default() };
+                let mut l = Self {
+                    key: d.get()?,
+                    head_tag: d.get()?,
+                    delete_marker: d.bool()?,
+                    ..Self::default()
+                };
                 l.tag = d.get()?;
                 l.meta = d.get()?;
                 l.epoch = d.u64()?;
@@ -200,7 +212,8 @@ impl Link {
                 if v >= 2 {
                     // Seconds alone, for older releases.
                     let seconds = d.u64()?;
-                    l.unmodified_since = UTime { sec: u32::try_from(seconds).unwrap_or(u32::MAX), nsec: 0 };
+                    l.unmodified_since =
+                        UTime { sec: u32::try_from(seconds).unwrap_or(u32::MAX), nsec: 0 };
                 }
                 if v >= 3 {
                     l.unmodified_since = d.get()?;
@@ -237,7 +250,8 @@ pub(super) fn link(call: &mut Call<'_>) -> Result<i32, Stop> {
     }
     let removing;
     if op.key.instance.is_empty() {
-        // Of the version "null" there may be data and a delete marker: what this one replaces is not listed any more.
+        // Of the version "null" there may be data and a delete marker: what this one replaces is
+        // not listed any more.
         let mut other = Version::new(op.key.clone());
         let found = match other.read(call, !op.delete_marker) {
             Err(Stop::Errno(_)) => false,
@@ -267,7 +281,8 @@ pub(super) fn link(call: &mut Call<'_>) -> Result<i32, Stop> {
     }
     let head = &mut logical.head;
     // Of two with the same epoch the one with the lower name is the newer.
-    let promote = head.epoch > before || head.epoch == before && head.key.instance >= op.key.instance;
+    let promote =
+        head.epoch > before || head.epoch == before && head.key.instance >= op.key.instance;
     if logical.found {
         if op.head_tag != head.tag {
             if !head.pending_removal {
@@ -301,7 +316,10 @@ pub(super) fn link(call: &mut Call<'_>) -> Result<i32, Stop> {
     let entry = LogEntry {
         key: op.key,
         time: meta.mtime,
-        version: DataVersion { epoch: if op.epoch == 0 { epoch } else { op.epoch }, ..DataVersion::default() },
+        version: DataVersion {
+            epoch: if op.epoch == 0 { epoch } else { op.epoch },
+            ..DataVersion::default()
+        },
         op: if op.delete_marker { LINKED_MARKER } else { LINKED },
         tag: op.tag,
         flags: op.log_flags,
@@ -327,7 +345,8 @@ struct Unlink {
 pub(super) fn unlink(call: &mut Call<'_>) -> Result<i32, Stop> {
     let op = call.few_args(|d| {
         d.versioned("unlink of a version", 3, |d, v| {
-            let mut u = Unlink { key: d.get()?, tag: d.get()?, epoch: d.u64()?, ..Unlink::default() };
+            let mut u =
+                Unlink { key: d.get()?, tag: d.get()?, epoch: d.u64()?, ..Unlink::default() };
             u.log = d.bool()?;
             u.log_flags = d.u16()?;
             if v >= 2 {
@@ -407,7 +426,8 @@ pub(super) fn unlink(call: &mut Call<'_>) -> Result<i32, Stop> {
     Note { wanted: op.log, entry }.write(call)
 }
 
-/// A question on a head's log: of what object, from or up to which epoch, and the tag that the head must have.
+/// A question on a head's log: of what object, from or up to which epoch, and the tag that the head
+/// must have.
 fn log_args(call: &Call<'_>) -> Result<(Key, u64, Bytes), Stop> {
     let (key, epoch, tag): (Key, u64, Bytes) =
         call.args(|d| d.versioned("head's log", 1, |d, _| Ok((d.get()?, d.get()?, d.get()?))))?;
@@ -447,7 +467,8 @@ pub(super) fn trim_log(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn clear(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (key, tag): (Key, Bytes) = call.args(|d| d.versioned("head", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (key, tag): (Key, Bytes) =
+        call.args(|d| d.versioned("head", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     if !key.instance.is_empty() {
         return fail(errno::EINVAL);
     }

@@ -67,7 +67,10 @@ fn an_exclusive_lock_has_one_holder() {
     assert_eq!(run(&mut o, "lock", &lock(EXCLUSIVE, "c", "", 0, 1)), 0);
     assert_eq!(run(o.as_client(2), "lock", &lock(SHARED, "c", "", 0, 0)), -errno::EBUSY);
     assert_eq!(run(o.as_client(2), "unlock", &strings(&["l", "c"])), -errno::ENOENT);
-    assert_eq!(run(o.as_client(2), "assert_locked", &claim(EXCLUSIVE, "c", "", None)), -errno::EBUSY);
+    assert_eq!(
+        run(o.as_client(2), "assert_locked", &claim(EXCLUSIVE, "c", "", None)),
+        -errno::EBUSY
+    );
     assert_eq!(run(o.as_client(1), "assert_locked", &claim(EXCLUSIVE, "c", "", None)), 0);
     assert_eq!(run(o.as_client(1), "assert_locked", &claim(SHARED, "c", "", None)), -errno::EBUSY);
     assert_eq!(run(o.as_client(2), "break_lock", &break_of(1, "d")), -errno::ENOENT);
@@ -85,9 +88,15 @@ fn a_shared_lock_has_many_holders_with_one_tag() {
     assert_eq!(run(o.as_client(3), "lock", &lock(SHARED, "c", "other", 0, 0)), -errno::EBUSY);
     assert_eq!(run(o.as_client(1), "lock", &lock(EXCLUSIVE, "c", "tag", 0, 1)), -errno::EBUSY);
     assert_eq!(holders(&mut o), 3);
-    assert_eq!(run(o.as_client(2), "set_cookie", &claim(SHARED, "c", "tag", Some("d"))), -errno::EBUSY);
+    assert_eq!(
+        run(o.as_client(2), "set_cookie", &claim(SHARED, "c", "tag", Some("d"))),
+        -errno::EBUSY
+    );
     assert_eq!(run(o.as_client(2), "set_cookie", &claim(SHARED, "c", "tag", Some("e"))), 0);
-    assert_eq!(run(o.as_client(2), "set_cookie", &claim(SHARED, "c", "tag", Some("f"))), -errno::EBUSY);
+    assert_eq!(
+        run(o.as_client(2), "set_cookie", &claim(SHARED, "c", "tag", Some("f"))),
+        -errno::EBUSY
+    );
     assert_eq!(run(o.as_client(2), "unlock", &strings(&["l", "e"])), 0);
     assert_eq!(holders(&mut o), 2);
 }
@@ -96,7 +105,11 @@ fn a_shared_lock_has_many_holders_with_one_tag() {
 fn a_lock_ends_with_its_time_and_is_renewed_by_its_holder_alone() {
     let mut o = Memory::new();
     assert_eq!(run(&mut o, "lock", &lock(EXCLUSIVE, "c", "", 10, 2)), -errno::ENOENT, "must renew");
-    assert_eq!(run(&mut o, "lock", &lock(EXCLUSIVE, "c", "", 10, 3)), -errno::EINVAL, "may and must");
+    assert_eq!(
+        run(&mut o, "lock", &lock(EXCLUSIVE, "c", "", 10, 3)),
+        -errno::EINVAL,
+        "may and must"
+    );
     assert_eq!(run(&mut o, "lock", &lock(EXCLUSIVE, "c", "", 10, 0)), 0);
     o.now.sec += 10;
     assert_eq!(holders(&mut o), 1);
@@ -208,9 +221,17 @@ fn a_version_is_set_counted_and_compared() {
         ((0, "t", 7), false),
     ] {
         let want = if holds { 0 } else { -errno::ECANCELED };
-        assert_eq!(o.call("version", "check_conds", &conditions(&[condition])).0, want, "{condition:?}");
+        assert_eq!(
+            o.call("version", "check_conds", &conditions(&[condition])).0,
+            want,
+            "{condition:?}"
+        );
         let mut copy = o.clone();
-        assert_eq!(copy.call("version", "inc_conds", &conditions(&[condition])).0, want, "{condition:?}");
+        assert_eq!(
+            copy.call("version", "inc_conds", &conditions(&[condition])).0,
+            want,
+            "{condition:?}"
+        );
         let counted = input(1, |e| version(if holds { 6 } else { 5 }, "t")(e));
         assert_eq!(read(&mut copy), counted);
     }
@@ -247,7 +268,10 @@ fn the_last_reference_takes_the_object_along() {
     assert!(!o.exists);
     o.exists = true;
     assert_eq!(o.call("refcount", "set", &input(1, |e| e.put(&vec!["x".to_owned()]))).0, 0);
-    assert_eq!(o.call("refcount", "read", &input(1, |e| e.bool(true))).1, input(1, |e| e.put(&vec!["x".to_owned()])));
+    assert_eq!(
+        o.call("refcount", "read", &input(1, |e| e.bool(true))).1,
+        input(1, |e| e.put(&vec!["x".to_owned()]))
+    );
     assert_eq!(o.call("refcount", "set", &input(1, |e| e.put(&Vec::<String>::new()))).0, 0);
     assert!(!o.exists);
 }
@@ -289,7 +313,8 @@ fn the_example_greets() {
 
 #[test]
 fn no_class_and_no_method_stands_twice() {
-    let names: Vec<_> = CLASSES.iter().flat_map(|c| c.methods.iter().map(|m| (c.name, m.name))).collect();
+    let names: Vec<_> =
+        CLASSES.iter().flat_map(|c| c.methods.iter().map(|m| (c.name, m.name))).collect();
     let mut unique = names.clone();
     unique.sort_unstable();
     unique.dedup();

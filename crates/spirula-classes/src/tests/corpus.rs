@@ -1,5 +1,5 @@
-//! What classes store, as four releases of Ceph encode it (`tests/data/class-objects.tar.gz`): all of it is read, and what
-//! 16.2 wrote is written as it was.
+//! What classes store, as four releases of Ceph encode it (`tests/data/class-objects.tar.gz`): all
+//! of it is read, and what 16.2 wrote is written as it was.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,9 @@ fn objects_of_four_releases_are_read_and_written() {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/class-objects.tar.gz");
     let dir = std::env::temp_dir().join(format!("spirula-class-objects-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    assert!(Command::new("tar").arg("xzf").arg(data).arg("-C").arg(&dir).status().unwrap().success());
+    assert!(
+        Command::new("tar").arg("xzf").arg(data).arg("-C").arg(&dir).status().unwrap().success()
+    );
     let (mut bad, mut checked) = (Vec::new(), 0);
     for release in entries(&dir) {
         for kind in entries(&release) {
@@ -38,7 +40,8 @@ fn objects_of_four_releases_are_read_and_written() {
                     Some(same) if same == bytes => {}
                     // Ceph writes these in the order of a hash table.
                     Some(other) if name == "cls_2pc_urgent_data" && other.len() == bytes.len() => {}
-                    // Coarser forms of references, which no method here writes, as none of Ceph's does.
+                    // Coarser forms of references, which no method here writes, as none of Ceph's
+                    // does.
                     None if name == "chunk_refs_t" && matches!(bytes[6], 2 | 4) => {}
                     Some(_) if !release.ends_with("16.2.0") => {}
                     Some(other) => bad.push(format!("{show}:\n  {bytes:02x?}\n  {other:02x?}")),

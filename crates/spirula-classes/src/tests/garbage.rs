@@ -1,4 +1,5 @@
-//! Whatever the input and the stored state are: no panic, no change without the registration, nothing kept of a failure.
+//! Whatever the input and the stored state are: no panic, no change without the registration,
+//! nothing kept of a failure.
 
 use super::{Memory, input};
 use crate::CLASSES;
@@ -14,7 +15,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
         (0u64..4).prop_map(|n| n.to_le_bytes().to_vec()),
         Just(u64::MAX.wrapping_sub(1).to_le_bytes().to_vec()),
         (0u32..3).prop_map(|n| n.to_le_bytes().to_vec()),
-        vec(prop_oneof![Just(b'a'), Just(0), any::<u8>()], 0..6).prop_map(|s| input(0, |e| e.blob(&s))),
+        vec(prop_oneof![Just(b'a'), Just(0), any::<u8>()], 0..6)
+            .prop_map(|s| input(0, |e| e.blob(&s))),
     ];
     let fields = vec(field, 0..8).prop_map(|f| f.concat());
     prop_oneof![
@@ -78,17 +80,20 @@ fn name() -> impl Strategy<Value = Bytes> {
 
 /// Keys of an index that are no text.
 fn special() -> impl Strategy<Value = Bytes> {
-    const KEYS: &[&[u8]] = &[b"\x801000_a\0i", b"\x801000_a\0ia", b"\x801001_a", b"\x800_00000000001.1.1"];
+    const KEYS: &[&[u8]] =
+        &[b"\x801000_a\0i", b"\x801000_a\0ia", b"\x801001_a", b"\x800_00000000001.1.1"];
     proptest::sample::select(KEYS).prop_map(Bytes::from_static)
 }
 
 fn object() -> impl Strategy<Value = Memory> {
     let map = || btree_map(name(), bytes().prop_map(Bytes::from), 0..8);
     let header = || bytes().prop_map(Bytes::from);
-    (any::<bool>(), bytes(), map(), map(), header()).prop_map(|(exists, data, attrs, omap, header)| match exists {
-        true => Memory { exists, data, attrs, omap, header, ..Memory::new() },
-        false => Memory::new(),
-    })
+    (any::<bool>(), bytes(), map(), map(), header()).prop_map(
+        |(exists, data, attrs, omap, header)| match exists {
+            true => Memory { exists, data, attrs, omap, header, ..Memory::new() },
+            false => Memory::new(),
+        },
+    )
 }
 
 proptest! {

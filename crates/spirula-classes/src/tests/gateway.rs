@@ -1,4 +1,5 @@
-//! Classes of radosgw where recordings say too little: rings that go round, listings in parts, errors that are told.
+//! Classes of radosgw where recordings say too little: rings that go round, listings in parts,
+//! errors that are told.
 
 use super::{Memory, input};
 use bytes::Bytes;
@@ -9,7 +10,8 @@ fn queue(o: &mut Memory, method: &str, body: impl FnOnce(&mut Encoder)) -> (i32,
     o.call("queue", method, &input(1, body))
 }
 
-/// Entries that a queue lists from a place, each with its place; whether there are more; where to go on.
+/// Entries that a queue lists from a place, each with its place; whether there are more; where to
+/// go on.
 fn listed(o: &mut Memory, from: &str, max: u64) -> (Vec<(Bytes, String)>, bool, String) {
     let (result, out) = queue(o, "queue_list_entries", |e| {
         e.u64(max);
@@ -37,7 +39,8 @@ fn remove(o: &mut Memory, end: &str) -> i32 {
     queue(o, "queue_remove_entries", |e| e.str(end)).0
 }
 
-/// For many rounds of a ring whose entries do not divide it, all that was put in comes out, in order and whole.
+/// For many rounds of a ring whose entries do not divide it, all that was put in comes out, in
+/// order and whole.
 #[test]
 fn a_ring_gives_what_it_was_given_however_often_it_goes_round() {
     let mut o = Memory::new();
@@ -139,8 +142,9 @@ fn names(o: &mut Memory, max: u32, prefix: &str, delimiter: &str) -> Vec<String>
 fn a_bucket_is_listed_in_parts_of_any_size() {
     let mut o = Memory::new();
     o.call("rgw", "bucket_init_index", b"");
-    let mut wanted: Vec<String> =
-        (0..9).flat_map(|d| (0..12).map(move |n| format!("{}{d}/{n}", if d < 8 { "" } else { "\u{e9}" }))).collect();
+    let mut wanted: Vec<String> = (0..9)
+        .flat_map(|d| (0..12).map(move |n| format!("{}{d}/{n}", if d < 8 { "" } else { "\u{e9}" })))
+        .collect();
     wanted.extend(["top".into(), "\u{fc}ber".into()]);
     wanted.iter().for_each(|name| put_entry(&mut o, name));
     // What is no object's name lies between them.

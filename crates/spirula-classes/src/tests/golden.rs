@@ -1,5 +1,5 @@
-//! Calls of radosgw's classes as a real Ceph 16.2.15 answered them (`golden/*.tsv`, made by `record_classes.py` of
-//! `spirula-pg/src/exec/tests/golden`, which says what the lines are).
+//! Calls of radosgw's classes as a real Ceph 16.2.15 answered them (`golden/*.tsv`, made by
+//! `record_classes.py` of `spirula-pg/src/exec/tests/golden`, which says what the lines are).
 
 use super::Memory;
 use crate::Caller;
@@ -19,12 +19,17 @@ fn digits(data: &[u8]) -> String {
 
 /// Bytes as the recording shows them: `~LENGTH:CRC` for many, if that is what stands there.
 fn shown(data: &[u8], recorded: &str) -> String {
-    if recorded.starts_with('~') { format!("~{}:{:08x}", data.len(), crc32c(0, data)) } else { digits(data) }
+    if recorded.starts_with('~') {
+        format!("~{}:{:08x}", data.len(), crc32c(0, data))
+    } else {
+        digits(data)
+    }
 }
 
 /// Pairs as the recording shows them.
 fn pairs(all: &BTreeMap<Bytes, Bytes>, recorded: &str) -> String {
-    let text: Vec<String> = all.iter().map(|(k, v)| format!("{}={}", digits(k), digits(v))).collect();
+    let text: Vec<String> =
+        all.iter().map(|(k, v)| format!("{}={}", digits(k), digits(v))).collect();
     let text = text.join(",");
     if recorded.starts_with('~') { shown(text.as_bytes(), recorded) } else { text }
 }
@@ -32,7 +37,8 @@ fn pairs(all: &BTreeMap<Bytes, Bytes>, recorded: &str) -> String {
 /// The number that an OSD of ours draws first for this client.
 fn drawn(client: u64, now: UTime) -> u64 {
     let mix = |z: u64| {
-        let z = (z ^ (z >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z =
+            (z ^ (z >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
@@ -61,7 +67,8 @@ impl Replay {
         let (union, data) = (hex(call[2]), hex(call[3]));
         let (class, rest) = data.split_at(usize::from(union[0]));
         let (method, input) = rest.split_at(usize::from(union[1]));
-        let (class, method) = (std::str::from_utf8(class).unwrap(), std::str::from_utf8(method).unwrap());
+        let (class, method) =
+            (std::str::from_utf8(class).unwrap(), std::str::from_utf8(method).unwrap());
         let at = format!("{at} {class}.{method}");
         let mut object = self.objects.get(f[1]).unwrap_or(&self.blank).clone();
         let before = object.clone();
@@ -71,7 +78,8 @@ impl Replay {
         object.steps = creates.into();
         (object.version, object.drawn) = (self.version, 0);
         let missing = !object.exists && !writes;
-        let (result, out) = if missing { (-2, Bytes::new()) } else { object.call(class, method, input) };
+        let (result, out) =
+            if missing { (-2, Bytes::new()) } else { object.call(class, method, input) };
         // What writes gives no positive result, unless its client asks for that.
         let told = if f[0] == "W" || writes { result.min(0) } else { result };
         self.differ(&at, "result", &told.to_string(), f[2]);
@@ -107,9 +115,13 @@ impl Replay {
             self.objects.remove(f[1]);
             return;
         }
-        let object =
-            self.objects.entry(f[1].to_owned()).or_insert(Memory { exists: true, ..self.blank.clone() }).clone();
-        let (data, attrs, omap) = (shown(&object.data, f[2]), pairs(&object.attrs, f[3]), pairs(&object.omap, f[4]));
+        let object = self
+            .objects
+            .entry(f[1].to_owned())
+            .or_insert(Memory { exists: true, ..self.blank.clone() })
+            .clone();
+        let (data, attrs, omap) =
+            (shown(&object.data, f[2]), pairs(&object.attrs, f[3]), pairs(&object.omap, f[4]));
         let header = f.get(5).map(|h| shown(&object.header, h)).unwrap_or_default();
         self.differ(&at, "data", &data, f[2]);
         self.differ(&at, "attributes", &attrs, f[3]);
@@ -119,7 +131,8 @@ impl Replay {
         }
         let object = self.objects.get_mut(f[1]).unwrap();
         let read = |text: &str| -> BTreeMap<Bytes, Bytes> {
-            let pair = |p: &str| p.split_once('=').map(|(k, v)| (hex(k).into(), hex(v).into())).unwrap();
+            let pair =
+                |p: &str| p.split_once('=').map(|(k, v)| (hex(k).into(), hex(v).into())).unwrap();
             text.split(',').filter(|p| !p.is_empty()).map(pair).collect()
         };
         if !f[2].starts_with('~') {
@@ -142,7 +155,8 @@ fn calls_come_out_as_on_a_real_cluster() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/golden");
     let (mut bad, mut checked) = (Vec::new(), 0);
     for file in std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path()) {
-        let mut replay = Replay { objects: BTreeMap::new(), blank: Memory::new(), version: 0, bad: Vec::new() };
+        let mut replay =
+            Replay { objects: BTreeMap::new(), blank: Memory::new(), version: 0, bad: Vec::new() };
         for (number, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
             let at = format!("{}:{}", file.file_name().unwrap().display(), number + 1);
             let f: Vec<&str> = line.split('\t').collect();

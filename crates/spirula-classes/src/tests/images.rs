@@ -37,7 +37,8 @@ fn a_snapshot_in_the_trash_gets_a_name_that_nothing_else_has() {
         assert_eq!(run(&mut o, "snapshot_trash_add", |e| e.u64(id)).0, 0);
         assert_eq!(run(&mut o, "snapshot_trash_add", |e| e.u64(id)).0, -errno::EEXIST);
     }
-    let names: Vec<Bytes> = [1, 2].map(|id| run(&mut o, "get_snapshot_name", |e| e.u64(id)).1.slice(4..)).into();
+    let names: Vec<Bytes> =
+        [1, 2].map(|id| run(&mut o, "get_snapshot_name", |e| e.u64(id)).1.slice(4..)).into();
     assert_ne!(names[0], names[1]);
     let text = std::str::from_utf8(&names[0]).unwrap();
     let parts: Vec<usize> = text.split('-').map(str::len).collect();

@@ -1,4 +1,5 @@
-//! An object in memory, on which the classes are tested and fuzzed (`fuzz/src/bin/classes.rs` takes this file, too).
+//! An object in memory, on which the classes are tested and fuzzed (`fuzz/src/bin/classes.rs` takes
+//! this file, too).
 
 use bytes::Bytes;
 use spirula_classes::{Caller, Object, Page, Stat, Stop};
@@ -32,7 +33,10 @@ impl Memory {
     /// Does another object hold something else?
     pub fn unlike(&self, other: &Self) -> bool {
         let held = |o: &Self| (o.exists, o.header.clone());
-        held(self) != held(other) || self.data != other.data || self.attrs != other.attrs || self.omap != other.omap
+        held(self) != held(other)
+            || self.data != other.data
+            || self.attrs != other.attrs
+            || self.omap != other.omap
     }
 }
 
@@ -81,7 +85,11 @@ impl Object for Memory {
         self.steps += 1;
         let mut matching = self.omap.iter().filter(|(k, _)| k.starts_with(prefix) && **k > *after);
         let page = if self.page == 0 { 3 } else { self.page };
-        let pairs = matching.by_ref().take(max.min(page) as usize).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let pairs = matching
+            .by_ref()
+            .take(max.min(page) as usize)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         Ok(Page { pairs, more: matching.next().is_some() })
     }
     fn omap_header(&mut self) -> Result<Bytes, Stop> {
@@ -111,7 +119,8 @@ impl Object for Memory {
     }
     fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Stop> {
         self.steps += 1;
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= self.largest) else {
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= self.largest)
+        else {
             return Err(Stop::Errno(errno::EFBIG));
         };
         self.exists = true;

@@ -21,7 +21,12 @@ impl Memory {
     pub fn new() -> Self {
         let addr = EntityAddr::v2("127.0.0.1:0".parse().unwrap(), 77);
         let now = UTime { sec: 1_000, nsec: 5 };
-        Self { caller: Caller { name: EntityName::client(1), addr }, now, largest: 128 << 20, ..Self::default() }
+        Self {
+            caller: Caller { name: EntityName::client(1), addr },
+            now,
+            largest: 128 << 20,
+            ..Self::default()
+        }
     }
 
     /// Calls a method: its result, negative if it fails, and its output. A failure changes nothing.

@@ -66,7 +66,8 @@ fn name(input: &[u8]) -> Bytes {
     Decoder::new(input).bytes().unwrap()
 }
 
-/// Stores what must have been there for a reading call to come out as it did; false for calls that this does not know.
+/// Stores what must have been there for a reading call to come out as it did; false for calls that
+/// this does not know.
 fn prepare(r: &Recorded, o: &mut Memory) -> bool {
     let out = || Bytes::copy_from_slice(&r.output);
     let prefixed = |prefix: &str, rest: &[u8]| Bytes::from([prefix.as_bytes(), rest].concat());
@@ -76,10 +77,13 @@ fn prepare(r: &Recorded, o: &mut Memory) -> bool {
             o.attrs.insert(prefixed("lock.", &name(&r.input[6..])), out());
         }
         ("lock", "list_locks") => {
-            let names: Vec<Bytes> = Decoder::new(&r.output).versioned("", 1, |d, _| d.get()).unwrap();
+            let names: Vec<Bytes> =
+                Decoder::new(&r.output).versioned("", 1, |d, _| d.get()).unwrap();
             o.attrs.extend(names.iter().map(|n| (prefixed("lock.", n), Bytes::new())));
         }
-        ("version", "read") => drop(o.attrs.insert("ceph.objclass.version".into(), out().slice(6..))),
+        ("version", "read") => {
+            drop(o.attrs.insert("ceph.objclass.version".into(), out().slice(6..)))
+        }
         ("rbd", "get_object_prefix") => set("object_prefix".into(), out()),
         ("rbd", "get_data_pool") => set("data_pool_id".into(), out()),
         ("rbd", "get_create_timestamp") => set("create_timestamp".into(), out()),
@@ -141,7 +145,8 @@ fn what_was_read_is_read_from_the_same_state() {
     assert!(checked > 45, "only {checked}");
 }
 
-/// What was accepted is well-formed: on an object with nothing in it a call may lack what it builds on, but its input is read.
+/// What was accepted is well-formed: on an object with nothing in it a call may lack what it builds
+/// on, but its input is read.
 #[test]
 fn what_was_accepted_can_be_read() {
     // What cannot be read, or is not there, is EINVAL to them, too.
@@ -149,7 +154,10 @@ fn what_was_accepted_can_be_read() {
     let mut checked = 0;
     for r in recorded().into_iter().filter(|r| r.result == 0 && r.registered.contains('W')) {
         let queue = r.class == "rgw_gc" && r.method != "rgw_gc_queue_init";
-        if find(r.class.as_bytes(), r.method.as_bytes()).is_err() || queue || want_a_map.contains(&&r.method[..]) {
+        if find(r.class.as_bytes(), r.method.as_bytes()).is_err()
+            || queue
+            || want_a_map.contains(&&r.method[..])
+        {
             continue;
         }
         let mut o = Memory { exists: true, ..Memory::new() };

@@ -75,7 +75,8 @@ fn a_command_waits_until_the_cluster_is_known_and_names_it() {
         }
         let first = c.m.command("one".into(), Bytes::new(), &mut out);
         out = c.open();
-        let asked: Vec<Subscription> = sent::<MMonSubscribe>(&out).into_iter().flat_map(|(_, s)| s.what).collect();
+        let asked: Vec<Subscription> =
+            sent::<MMonSubscribe>(&out).into_iter().flat_map(|(_, s)| s.what).collect();
         let want = if subscribed {
             subscription("monmap", 3)
         } else {
@@ -99,8 +100,8 @@ fn a_command_waits_until_the_cluster_is_known_and_names_it() {
     }
 }
 
-/// A monitor that lives and gives no map does not hold commands up for longer than that, and one that is lost is no reason to give up
-/// waiting in the next session.
+/// A monitor that lives and gives no map does not hold commands up for longer than that, and one
+/// that is lost is no reason to give up waiting in the next session.
 #[test]
 fn the_wait_for_the_clusters_name_has_an_end() {
     let mut c = Case::new();
@@ -131,7 +132,9 @@ fn a_monitor_without_an_address_is_passed_over() {
             let mut out = Vec::new();
             for _ in 0..5 {
                 out.extend(c.until(ms(3000)));
-                if let Some(to) = out.iter().find_map(|o| if let MonitorOut::Connect(to) = o { Some(to) } else { None })
+                if let Some(to) = out
+                    .iter()
+                    .find_map(|o| if let MonitorOut::Connect(to) = o { Some(to) } else { None })
                 {
                     assert_eq!(*to, addr(2));
                     break;
@@ -203,7 +206,8 @@ fn subscriptions_and_commands_go_on_in_the_next_session() {
     let second = c.m.command("two".into(), Bytes::new(), &mut out);
     c.m.set_start("osdmap", 8);
     assert!(c.m.message(c.now, &ack(first, 0), &mut out));
-    let told = Answer::Command { result: 0, status: "said".into(), output: Bytes::from_static(b"out") };
+    let told =
+        Answer::Command { result: 0, status: "said".into(), output: Bytes::from_static(b"out") };
     assert!(
         matches!(&out[..], [MonitorOut::Send(_), MonitorOut::Answer(f, a)] if *f == first && *a == told),
         "{out:?}"
@@ -234,7 +238,15 @@ fn what_is_asked_about_snapshots_goes_on_in_the_next_session_under_its_number() 
     c.open();
     let mut out = Vec::new();
     let name = String::new();
-    let op = MPoolOp { version: 0, fsid: Uuid([3; 16]), pool: 1, op: 0x21, snap: 0, name, crush_rule: -1 };
+    let op = MPoolOp {
+        version: 0,
+        fsid: Uuid([3; 16]),
+        pool: 1,
+        op: 0x21,
+        snap: 0,
+        name,
+        crush_rule: -1,
+    };
     let call = c.m.pool_op(op.clone(), &mut out);
     assert_eq!(sent::<MPoolOp>(&out), [(call, op.clone())]);
     c.m.closed(c.now, "broken", &mut Vec::new());
@@ -250,7 +262,10 @@ fn what_is_asked_about_snapshots_goes_on_in_the_next_session_under_its_number() 
         assert!(c.m.message(c.now, &reply(Some(number.clone())).into_message(tid), &mut out));
     }
     let told = Answer::PoolOp { result: 0, epoch: 9, snap: Some(7) };
-    assert!(matches!(&out[..], [MonitorOut::Answer(to, a)] if *to == call && *a == told), "{out:?}");
+    assert!(
+        matches!(&out[..], [MonitorOut::Answer(to, a)] if *to == call && *a == told),
+        "{out:?}"
+    );
 }
 
 #[test]
@@ -284,7 +299,10 @@ fn versions_are_told_to_who_asked_and_what_is_stopped_stays_so() {
     out.clear();
     let reply = MMonGetVersionReply { handle: call, newest: 7, oldest: 2 };
     c.m.message(c.now, &reply.into_message(0), &mut out);
-    assert!(matches!(&out[..], [MonitorOut::Answer(_, Answer::Version { newest: 7, oldest: 2 })]), "{out:?}");
+    assert!(
+        matches!(&out[..], [MonitorOut::Answer(_, Answer::Version { newest: 7, oldest: 2 })]),
+        "{out:?}"
+    );
     out.clear();
     c.m.stop(&mut out);
     assert!(matches!(&out[..], [MonitorOut::Close]));

@@ -1,9 +1,10 @@
 //! Anchors: objects whose place somebody depends on for longer than one operation lasts.
 //!
-//! An OSD knows who watches an object by the connection over which that was said, and it forgets that when an interval of the PG
-//! ends or the connection does. So whoever wants notifications has to say it again then, by a new operation; an operation
-//! that was answered is not sent again by itself. The aim of an anchor is computed for each map in turn as that of an
-//! operation is, for an interval may come and go between two maps that arrive together.
+//! An OSD knows who watches an object by the connection over which that was said, and it forgets
+//! that when an interval of the PG ends or the connection does. So whoever wants notifications has
+//! to say it again then, by a new operation; an operation that was answered is not sent again by
+//! itself. The aim of an anchor is computed for each map in turn as that of an operation is, for an
+//! interval may come and go between two maps that arrive together.
 
 use super::{Objecter, Target, hash_of};
 use bytes::Bytes;
@@ -32,10 +33,13 @@ impl Objecter {
         self.anchors.remove(&id);
     }
 
-    /// The numbers of anchors whose objects are served elsewhere, in another interval or over another connection than when this
-    /// was asked before.
+    /// The numbers of anchors whose objects are served elsewhere, in another interval or over
+    /// another connection than when this was asked before.
     pub fn moved(&mut self) -> Vec<u64> {
-        let moved = self.anchors.iter_mut().filter_map(|(id, a)| std::mem::take(&mut a.moved).then_some(*id));
+        let moved = self
+            .anchors
+            .iter_mut()
+            .filter_map(|(id, a)| std::mem::take(&mut a.moved).then_some(*id));
         moved.collect()
     }
 

@@ -1,7 +1,8 @@
 //! Where PGs are served by one map.
 //!
-//! CRUSH takes more time than all else that is done to send a small operation. What it gave for a PG holds for as long as the map is
-//! the same: a map's contents follow from its epoch, so that whatever was found by another epoch is forgotten, and nothing else.
+//! CRUSH takes more time than all else that is done to send a small operation. What it gave for a
+//! PG holds for as long as the map is the same: a map's contents follow from its epoch, so that
+//! whatever was found by another epoch is forgotten, and nothing else.
 
 use super::Target;
 use spirula_maps::OsdMap;

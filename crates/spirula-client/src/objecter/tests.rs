@@ -76,7 +76,8 @@ impl Case {
 
     fn submit(&mut self, name: &str, ops: Vec<OsdOp>, flags: u32) -> u64 {
         let locator = ObjectLocator { pool: POOL, ..ObjectLocator::default() };
-        let mut r = Request::new(locator, Bytes::copy_from_slice(name.as_bytes()), ops, UTime::ZERO);
+        let mut r =
+            Request::new(locator, Bytes::copy_from_slice(name.as_bytes()), ops, UTime::ZERO);
         r.flags = flags;
         self.o.submit(r, &mut self.out)
     }
@@ -201,7 +202,11 @@ fn an_osd_that_listens_elsewhere_is_connected_to_anew() {
     let addrs = spirula_maps::osdmap::OsdAddrs { client: addr(0, 2), ..Default::default() };
     let up = c.change(|inc| inc.mark_up(0, &addrs));
     c.tell(vec![up]);
-    assert!(matches!(&c.out[..], [ObjecterOut::Connect(0, to)] if *to == addr(0, 2)), "{:?}", c.out);
+    assert!(
+        matches!(&c.out[..], [ObjecterOut::Connect(0, to)] if *to == addr(0, 2)),
+        "{:?}",
+        c.out
+    );
     assert_eq!(c.sent(), [(0, a, 1)]);
 }
 
@@ -249,7 +254,9 @@ fn a_missing_pool_fails_only_by_the_newest_map() {
 fn what_begins_while_the_newest_map_is_asked_for_has_a_question_of_its_own() {
     let mut c = Case::new();
     let locator = |pool| ObjectLocator { pool, ..ObjectLocator::default() };
-    let stat = |pool| Request::new(locator(pool), Bytes::from_static(b"a"), vec![OsdOp::stat()], UTime::ZERO);
+    let stat = |pool| {
+        Request::new(locator(pool), Bytes::from_static(b"a"), vec![OsdOp::stat()], UTime::ZERO)
+    };
     let a = c.o.submit(stat(9), &mut c.out);
     let made = c.change(|inc| {
         inc.new_pools.insert(10, PgPool::replicated(2, 1, 0, UTime::ZERO));
@@ -302,7 +309,10 @@ fn a_bad_map_is_replaced_by_a_whole_one() {
     let mut c = Case::new();
     let a = c.write("a");
     c.sent();
-    let maps = MOsdMap { incrementals: vec![(c.map.epoch + 1, Bytes::from_static(b"no map"))], ..MOsdMap::default() };
+    let maps = MOsdMap {
+        incrementals: vec![(c.map.epoch + 1, Bytes::from_static(b"no map"))],
+        ..MOsdMap::default()
+    };
     assert!(c.o.maps(Duration::ZERO, &maps, &mut c.out).is_err());
     assert!(c.out.is_empty(), "at once would be a storm: {:?}", c.out);
     c.o.tick(c.o.deadline(), &mut c.out);

@@ -22,7 +22,10 @@ fn map() -> OsdMap {
     m.osd_weight.fill(0x10000);
     let mut inc = Incremental::next(&m, UTime::ZERO);
     for osd in 0..2 {
-        inc.mark_up(osd, &spirula_maps::osdmap::OsdAddrs { client: addr(osd), ..Default::default() });
+        inc.mark_up(
+            osd,
+            &spirula_maps::osdmap::OsdAddrs { client: addr(osd), ..Default::default() },
+        );
     }
     inc.new_pg_temp.insert(PgId::new(POOL, 0), vec![0, 1]);
     m.osd_state.fill(1);
@@ -84,7 +87,11 @@ impl World {
             next_notify: 0,
             told: Vec::new(),
         };
-        let maps = MOsdMap { fulls: vec![(w.map.epoch, w.map.to_bytes())], newest: w.map.epoch, ..MOsdMap::default() };
+        let maps = MOsdMap {
+            fulls: vec![(w.map.epoch, w.map.to_bytes())],
+            newest: w.map.epoch,
+            ..MOsdMap::default()
+        };
         let mut todo = Vec::new();
         w.objecter.maps(w.now, &maps, &mut todo).unwrap();
         w.perform(todo);
@@ -129,7 +136,8 @@ impl World {
     fn notify(&mut self, payload: &'static [u8]) -> u64 {
         let mut todo = Vec::new();
         let payload = Bytes::from_static(payload);
-        let cookie = self.watches.notify(&locator(), &oid(), payload, 10, &mut self.objecter, &mut todo);
+        let cookie =
+            self.watches.notify(&locator(), &oid(), payload, 10, &mut self.objecter, &mut todo);
         self.perform(todo);
         cookie
     }
@@ -137,7 +145,8 @@ impl World {
     /// Time goes on.
     fn wait(&mut self, by: Duration) {
         self.now += by;
-        self.known.retain(|_, k| k.way.is_ok_and(|_| true) || k.way.is_err_and(|ends| self.now < ends));
+        self.known
+            .retain(|_, k| k.way.is_ok_and(|_| true) || k.way.is_err_and(|ends| self.now < ends));
         let mut todo = Vec::new();
         self.objecter.tick(self.now, &mut todo);
         self.watches.tick(self.now, &mut self.objecter, &mut todo);
@@ -212,7 +221,11 @@ impl World {
                     // It is told what it may have missed.
                     for (id, o) in &self.open {
                         if o.waits.contains(&w.cookie) {
-                            self.to_client.push_back((osd, way, Err(told(notify_op::NOTIFY, w.cookie, *id))));
+                            self.to_client.push_back((
+                                osd,
+                                way,
+                                Err(told(notify_op::NOTIFY, w.cookie, *id)),
+                            ));
                         }
                     }
                 }
@@ -228,7 +241,10 @@ impl World {
                     self.to_client.push_back((osd, way, Err(told(notify_op::NOTIFY, *cookie, id))));
                 }
             }
-            self.open.insert(id, Open { notifier: op.cookie(), way: (osd, way), waits, replies: Vec::new() });
+            self.open.insert(
+                id,
+                Open { notifier: op.cookie(), way: (osd, way), waits, replies: Vec::new() },
+            );
         } else {
             let d = &mut spirula_encoding::Decoder::new(&op.indata);
             let (id, cookie, reply) = (d.u64().unwrap(), d.u64().unwrap(), d.bytes().unwrap());
@@ -238,7 +254,11 @@ impl World {
                 o.replies.push(NotifyReply { client: 1, cookie, reply });
             }
         }
-        self.to_client.push_back((osd, way, Ok((tid, MOsdOpReply::to(&m, self.map.epoch, result)))));
+        self.to_client.push_back((
+            osd,
+            way,
+            Ok((tid, MOsdOpReply::to(&m, self.map.epoch, result))),
+        ));
         for (id, o) in std::mem::take(&mut self.open) {
             match o.waits.is_empty() {
                 true => {
@@ -295,7 +315,16 @@ impl World {
 
 fn told(opcode: u8, cookie: u64, notify_id: u64) -> MWatchNotify {
     let (payload, data) = (Bytes::new(), Bytes::new());
-    MWatchNotify { opcode, cookie, version: 1, notify_id, payload, return_code: 0, notifier: 1, data }
+    MWatchNotify {
+        opcode,
+        cookie,
+        version: 1,
+        notify_id,
+        payload,
+        return_code: 0,
+        notifier: 1,
+        data,
+    }
 }
 
 fn locator() -> ObjectLocator {
@@ -315,7 +344,11 @@ fn a_watch_is_told_of_notifications_and_its_answer_reaches_the_notifier() {
     w.told.clear();
     let n = w.notify(b"news");
     while w.serve() || w.hear() {}
-    assert!(matches!(&w.told[..], [WatchOut::Notified { cookie, .. }] if *cookie == a), "{:?}", w.told);
+    assert!(
+        matches!(&w.told[..], [WatchOut::Notified { cookie, .. }] if *cookie == a),
+        "{:?}",
+        w.told
+    );
     w.settle();
     let [WatchOut::Notification { cookie, result: 0, replies, missed }] = &w.told[..] else {
         panic!("{:?}", w.told);
@@ -378,11 +411,16 @@ fn a_notification_without_an_end_is_sent_again_where_its_object_went() {
     w.to_client.clear();
     w.moves(1);
     w.settle();
-    assert!(matches!(&w.told[..], [WatchOut::Notification { cookie, result: 0, .. }] if *cookie == n), "{:?}", w.told);
+    assert!(
+        matches!(&w.told[..], [WatchOut::Notification { cookie, result: 0, .. }] if *cookie == n),
+        "{:?}",
+        w.told
+    );
 }
 
-/// Whatever happens to connections, maps and messages: once it is quiet, a holder that was not told that its watch is gone is told of
-/// notifications, each notification of its own has ended, and nothing is left behind.
+/// Whatever happens to connections, maps and messages: once it is quiet, a holder that was not told
+/// that its watch is gone is told of notifications, each notification of its own has ended, and
+/// nothing is left behind.
 #[test]
 fn whoever_was_not_told_otherwise_hears_what_is_notified() {
     for seed in 1..=400u64 {
@@ -413,13 +451,18 @@ fn whoever_was_not_told_otherwise_hears_what_is_notified() {
             w.wait(PING);
             w.settle();
         }
-        let lost = |w: &World, c: u64| w.told.iter().any(|t| matches!(t, WatchOut::Lost(l, _) if *l == c));
+        let lost =
+            |w: &World, c: u64| w.told.iter().any(|t| matches!(t, WatchOut::Lost(l, _) if *l == c));
         for c in &notifies {
-            let ends = w.told.iter().filter(|t| matches!(t, WatchOut::Notification { cookie, .. } if cookie == c));
+            let ends = w
+                .told
+                .iter()
+                .filter(|t| matches!(t, WatchOut::Notification { cookie, .. } if cookie == c));
             assert_eq!(ends.count(), 1, "seed {seed}: notification {c} ends once");
         }
         w.told.clear();
-        let alive: Vec<u64> = watches.iter().copied().filter(|c| w.watches.watches.contains_key(c)).collect();
+        let alive: Vec<u64> =
+            watches.iter().copied().filter(|c| w.watches.watches.contains_key(c)).collect();
         let last = w.notify(b"the last");
         w.settle();
         let Some(WatchOut::Notification { cookie, replies, .. }) = w.told.last() else {

@@ -2,7 +2,9 @@
 
 use crate::random::Rng;
 use crate::tool;
-use spirula_crush::{COMPAT, CrushError, CrushMap, Location, RULE_REPLICATED, SimpleRule, parse_location};
+use spirula_crush::{
+    COMPAT, CrushError, CrushMap, Location, RULE_REPLICATED, SimpleRule, parse_location,
+};
 use spirula_encoding::to_vec;
 
 fn location(rng: &mut Rng) -> Location {
@@ -49,7 +51,9 @@ fn edit(rng: &mut Rng, map: &mut CrushMap) -> (Vec<String>, Result<(), CrushErro
         }
         8 => {
             let bucket = format!("h{}", rng.below(6));
-            let target = parse_location([format!("rack=r{}", rng.below(3)).as_str(), "root=default"]).unwrap();
+            let target =
+                parse_location([format!("rack=r{}", rng.below(3)).as_str(), "root=default"])
+                    .unwrap();
             let mut args = words(&["--move", &bucket]);
             args.extend(loc_args(&target));
             // The tool does not look whether it is there already.
@@ -71,7 +75,14 @@ fn edit(rng: &mut Rng, map: &mut CrushMap) -> (Vec<String>, Result<(), CrushErro
             let mode = if indep { "indep" } else { "firstn" };
             let mut args = words(&["--create-simple-rule", &rule, "default", domain, mode]);
             if !class.is_empty() {
-                args = words(&["--create-replicated-rule", &rule, "default", domain, "--device-class", class]);
+                args = words(&[
+                    "--create-replicated-rule",
+                    &rule,
+                    "default",
+                    domain,
+                    "--device-class",
+                    class,
+                ]);
             }
             let r = map.create_simple(&SimpleRule {
                 name: &rule,
@@ -109,7 +120,8 @@ fn random_edits_give_the_bytes_crushtool_gives() {
     if !tool::available("random_edits_give_the_bytes_crushtool_gives") {
         return;
     }
-    let count = std::env::var("SPIRULA_CRUSH_EDITS").ok().and_then(|v| v.parse().ok()).unwrap_or(16u64);
+    let count =
+        std::env::var("SPIRULA_CRUSH_EDITS").ok().and_then(|v| v.parse().ok()).unwrap_or(16u64);
     let (mut same, mut refused) = (0, 0);
     for seed in 1..=count {
         let mut rng = Rng(seed);
@@ -121,7 +133,8 @@ fn random_edits_give_the_bytes_crushtool_gives() {
                 let osd = rng.below(8) as i32;
                 let _ = map.remove_device_class(osd);
                 let class = if rng.chance(50) { "hdd" } else { "ssd" };
-                // Of one outside of the tree the tool takes no class: Ceph's monitor crashes with some.
+                // Of one outside of the tree the tool takes no class: Ceph's monitor crashes with
+                // some.
                 if map.item_name(osd).is_some() {
                     let _ = map.set_device_class(osd, class);
                 }
@@ -137,7 +150,10 @@ fn random_edits_give_the_bytes_crushtool_gives() {
             match (ours, theirs) {
                 (Ok(()), Ok(theirs)) => {
                     if map != theirs {
-                        panic!("seed {seed}: ours - and theirs + differ after {history:#?}\n{}", diff(&map, &theirs));
+                        panic!(
+                            "seed {seed}: ours - and theirs + differ after {history:#?}\n{}",
+                            diff(&map, &theirs)
+                        );
                     }
                     assert_eq!(to_vec(&map), to_vec(&theirs), "seed {seed}: {history:#?}");
                     same += 1;
@@ -146,13 +162,17 @@ fn random_edits_give_the_bytes_crushtool_gives() {
                     assert_eq!(map, before, "seed {seed}: a refused edit changed the map");
                     refused += 1;
                 }
-                // The tool accepts the move of a bucket to where it is, and rewrites the order of items.
+                // The tool accepts the move of a bucket to where it is, and rewrites the order of
+                // items.
                 (Err(CrushError::Exists(_)), Ok(theirs)) if words[0] == "--move" => {
                     map = before;
                     let _ = theirs;
                 }
                 (ours, theirs) => {
-                    panic!("seed {seed}: ours {ours:?}, crushtool's {:?}: {history:#?}", theirs.map(|_| "accepted"))
+                    panic!(
+                        "seed {seed}: ours {ours:?}, crushtool's {:?}: {history:#?}",
+                        theirs.map(|_| "accepted")
+                    )
                 }
             }
             map.check().unwrap();
@@ -213,7 +233,10 @@ fn osd_that_moved_keeps_its_weight_and_its_class() {
     let text: Vec<String> = path.iter().map(|(t, n)| format!("{t}={n}")).collect();
     assert_eq!(text, ["host=h9", "rack=r1", "root=default"]);
     assert_eq!(m.item_weight(m.item_id("default").unwrap()), Some(7 * 0x10000 + 0x28000));
-    assert_eq!(m.item_weight(m.shadow_of(m.item_id("r1").unwrap(), "hdd").unwrap()), Some(2 * 0x10000 + 0x28000));
+    assert_eq!(
+        m.item_weight(m.shadow_of(m.item_id("r1").unwrap(), "hdd").unwrap()),
+        Some(2 * 0x10000 + 0x28000)
+    );
     m.check().unwrap();
 }
 
@@ -239,8 +262,14 @@ fn shadow_buckets_keep_their_ids_through_edits_and_go_with_their_class() {
     m.remove_rule("fast").unwrap();
     assert_eq!(m.classes(), ["hdd"]);
     assert!(m.bucket(shadow).is_none());
-    assert_eq!(m.set_device_class(0, "ssd"), Err(CrushError::ClassBound { osd: 0, class: "hdd".into() }));
-    assert_eq!(m.create_replicated("x", "default", "host", Some("gone")), Err(CrushError::NoSuchClass("gone".into())));
+    assert_eq!(
+        m.set_device_class(0, "ssd"),
+        Err(CrushError::ClassBound { osd: 0, class: "hdd".into() })
+    );
+    assert_eq!(
+        m.create_replicated("x", "default", "host", Some("gone")),
+        Err(CrushError::NoSuchClass("gone".into()))
+    );
     m.remove_class("hdd").unwrap();
     assert!(m.class_buckets.is_empty() && m.device_classes.is_empty());
     m.check().unwrap();
@@ -263,7 +292,10 @@ fn buckets_swap_link_rename_and_leave() {
     m.link_bucket("h1", &place("root=other")).unwrap();
     assert_eq!(names(&m, &m.roots()), ["other", "default"]);
     assert_eq!(m.item_weight(m.item_id("other").unwrap()), Some(0x20000));
-    assert_eq!(m.remove_item("rx", None, false), Err(CrushError::NotEmpty(m.item_id("rx").unwrap())));
+    assert_eq!(
+        m.remove_item("rx", None, false),
+        Err(CrushError::NotEmpty(m.item_id("rx").unwrap()))
+    );
     m.remove_item("h1", Some("other"), true).unwrap();
     m.remove_item("other", None, false).unwrap();
     assert_eq!(m.item_weight(root), total);
@@ -275,8 +307,14 @@ fn buckets_swap_link_rename_and_leave() {
         m.remove_item(bucket, None, false).unwrap();
     }
     assert_eq!(m.remove_item("default", None, false), Err(CrushError::InUse(root)));
-    assert_eq!(names(&m, &m.buckets.iter().flatten().map(|b| b.id).collect::<Vec<_>>()), ["default"]);
-    assert!(matches!(tool::available("decompile").then(|| tool::decompile(&m)), None | Some(Ok(_))));
+    assert_eq!(
+        names(&m, &m.buckets.iter().flatten().map(|b| b.id).collect::<Vec<_>>()),
+        ["default"]
+    );
+    assert!(matches!(
+        tool::available("decompile").then(|| tool::decompile(&m)),
+        None | Some(Ok(_))
+    ));
 }
 
 #[test]
@@ -311,7 +349,10 @@ fn subtree_weights_and_erasure_rules_follow_the_request() {
     let rule = m.dump_rule(id).unwrap();
     assert_eq!(rule["max_size"], 6);
     assert_eq!(rule["steps"][1], serde_json::json!({"op": "set_choose_tries", "num": 100}));
-    assert_eq!(rule["steps"][3], serde_json::json!({"op": "choose_indep", "num": 0, "type": "osd"}));
+    assert_eq!(
+        rule["steps"][3],
+        serde_json::json!({"op": "choose_indep", "num": 0, "type": "osd"})
+    );
     let shares = m.rule_weights(id);
     assert!((shares.values().sum::<f64>() - 1.0).abs() < 1e-9 && shares.len() == 4);
     m.rename_rule("ec", "ec2").unwrap();
@@ -358,7 +399,15 @@ fn edits_of_every_bucket_algorithm_give_the_bytes_crushtool_gives() {
             };
             let (args, ours) = match rng.below(ops) {
                 1 => {
-                    let args = ["--add-item", &osd.to_string(), &decimal, &item, "--loc", &host_type, &host];
+                    let args = [
+                        "--add-item",
+                        &osd.to_string(),
+                        &decimal,
+                        &item,
+                        "--loc",
+                        &host_type,
+                        &host,
+                    ];
                     let at = Location::from([(host_type.clone(), host.clone())]);
                     (args.map(str::to_owned).to_vec(), map.insert(osd, weight, &item, &at))
                 }
@@ -370,16 +419,26 @@ fn edits_of_every_bucket_algorithm_give_the_bytes_crushtool_gives() {
                     };
                     (["--reweight-item", &item, &decimal].map(str::to_owned).to_vec(), r)
                 }
-                _ => (["--remove-item", &item].map(str::to_owned).to_vec(), map.remove_item(&item, None, false)),
+                _ => (
+                    ["--remove-item", &item].map(str::to_owned).to_vec(),
+                    map.remove_item(&item, None, false),
+                ),
             };
             let words: Vec<&str> = args.iter().map(String::as_str).collect();
             match (ours, tool::edit(&before, &words)) {
                 (Ok(()), Ok(theirs)) => {
-                    assert!(map == theirs, "{name} round {round} {args:?}\n{}", diff(&map, &theirs));
+                    assert!(
+                        map == theirs,
+                        "{name} round {round} {args:?}\n{}",
+                        diff(&map, &theirs)
+                    );
                 }
                 (Err(_), Err(_)) => assert_eq!(map, before),
                 (ours, theirs) => {
-                    panic!("{name} {args:?}: ours {ours:?}, crushtool's {:?}", theirs.map(|_| "accepted"))
+                    panic!(
+                        "{name} {args:?}: ours {ours:?}, crushtool's {:?}",
+                        theirs.map(|_| "accepted")
+                    )
                 }
             }
         }

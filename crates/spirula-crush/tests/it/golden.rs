@@ -39,9 +39,12 @@ fn golden_maps_round_trip_to_the_same_bytes() {
 /// Device weights from a header such as `weights: osd.1=0 osd.3=0.5 others=1`.
 fn header_weights(map: &CrushMap, text: &str) -> Vec<u32> {
     let present = |id: i32| map.buckets.iter().flatten().any(|b| b.items.contains(&id));
-    let mut w: Vec<u32> = (0..map.max_devices).map(|id| if present(id) { 0x10000 } else { 0 }).collect();
+    let mut w: Vec<u32> =
+        (0..map.max_devices).map(|id| if present(id) { 0x10000 } else { 0 }).collect();
     for word in text.split_whitespace() {
-        let Some((id, value)) = word.strip_prefix("osd.").and_then(|s| s.split_once('=')) else { continue };
+        let Some((id, value)) = word.strip_prefix("osd.").and_then(|s| s.split_once('=')) else {
+            continue;
+        };
         w[id.parse::<usize>().unwrap()] = (value.parse::<f64>().unwrap() * 65536.0) as u32;
     }
     w
@@ -66,13 +69,24 @@ fn golden_mappings_are_reproduced() {
                 continue;
             }
             let (x, want) = line.split_once(' ').unwrap();
-            map.do_rule_into(&mut scratch, rule, x.parse().unwrap(), num_rep, &weights, None, &mut out);
+            map.do_rule_into(
+                &mut scratch,
+                rule,
+                x.parse().unwrap(),
+                num_rep,
+                &weights,
+                None,
+                &mut out,
+            );
             let got = format!("{out:?}").replace(' ', "");
             assert_eq!(got, want, "{name} rule {rule} num-rep {num_rep} x {x}");
             lines += 1;
         }
     }
-    assert!(all.is_empty() || (files >= 10 && lines > 80_000), "only {lines} lines in {files} files");
+    assert!(
+        all.is_empty() || (files >= 10 && lines > 80_000),
+        "only {lines} lines in {files} files"
+    );
 }
 
 #[test]
@@ -97,7 +111,11 @@ fn golden_maps_cut_after_any_older_release_decode_with_defaults() {
         let mut count = 0;
         for old in good {
             count += 1;
-            assert_eq!((&old.buckets, &old.rules, &old.names), (&map.buckets, &map.rules, &map.names), "{name}");
+            assert_eq!(
+                (&old.buckets, &old.rules, &old.names),
+                (&map.buckets, &map.rules, &map.names),
+                "{name}"
+            );
             assert!(old.choose_args.is_empty());
         }
         assert!(count >= 6, "{name}: {count} prefixes decode");

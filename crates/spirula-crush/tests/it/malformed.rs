@@ -6,7 +6,8 @@ use spirula_crush::{CrushMap, Scratch};
 use spirula_encoding::from_slice;
 
 fn seeds() -> Vec<Vec<u8>> {
-    let mut v: Vec<Vec<u8>> = golden::maps().into_iter().filter(|(_, b)| b.len() < 3000).map(|(_, b)| b).collect();
+    let mut v: Vec<Vec<u8>> =
+        golden::maps().into_iter().filter(|(_, b)| b.len() < 3000).map(|(_, b)| b).collect();
     v.extend((1..30).map(|s| spirula_encoding::to_vec(&crate::random::map(s))));
     v
 }

@@ -1,7 +1,8 @@
 //! Random maps from a seed.
 
 use spirula_crush::{
-    Bucket, BucketData, ChooseArg, CrushMap, RULE_ERASURE, RULE_REPLICATED, Rule, Step, Tunables, alg, step_op,
+    Bucket, BucketData, ChooseArg, CrushMap, RULE_ERASURE, RULE_REPLICATED, Rule, Step, Tunables,
+    alg, step_op,
 };
 
 /// SplitMix64.
@@ -70,8 +71,10 @@ fn bucket(rng: &mut Rng, id: i32, kind: u16, algorithm: u8, items: Vec<(i32, u32
         }
         // The mapper only reads straw lengths; any will do to compare it.
         alg::STRAW => {
-            let straws =
-                weights.iter().map(|w| if *w == 0 { 0 } else { 0x10000 + rng.below(0x30000) as u32 }).collect();
+            let straws = weights
+                .iter()
+                .map(|w| if *w == 0 { 0 } else { 0x10000 + rng.below(0x30000) as u32 })
+                .collect();
             BucketData::Straw { weights, straws }
         }
         _ => BucketData::Straw2 { weights },
@@ -109,14 +112,16 @@ pub fn map(seed: u64) -> CrushMap {
         let last = i + 1 == kinds.len();
         let mut above = Vec::new();
         while !level.is_empty() || (last && above.is_empty()) {
-            let n = if last { level.len() } else { 1 + rng.below(8) as usize }.min(level.len()).min(60);
+            let n =
+                if last { level.len() } else { 1 + rng.below(8) as usize }.min(level.len()).min(60);
             let items: Vec<_> = level.drain(..n).collect();
             let algorithm = algorithm(rng);
             if rng.chance(10) {
                 next_id -= 1;
             }
             let b = bucket(rng, next_id, *kind, algorithm, items);
-            above.push((next_id, if rng.chance(90) { b.weight & 0x7fff_ffff } else { weight(rng) }));
+            above
+                .push((next_id, if rng.chance(90) { b.weight & 0x7fff_ffff } else { weight(rng) }));
             put(&mut m, b);
             next_id -= 1;
         }

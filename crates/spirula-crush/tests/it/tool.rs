@@ -43,7 +43,8 @@ pub fn edit(map: &CrushMap, args: &[&str]) -> Result<CrushMap, String> {
     let path = output.0.to_str().unwrap().to_owned();
     all.extend(["-o", &path]);
     let out = run(map, &all);
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     if !out.status.success() {
         return Err(said);
     }

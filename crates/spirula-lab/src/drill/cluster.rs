@@ -1,7 +1,8 @@
 //! The daemons of the cluster that is drilled, as far as they run on this machine.
 //!
-//! A `spirula up` runs all daemons in one process: its OSDs are stopped and started through it, and only the whole can be killed.
-//! Where daemons are processes, Spirula's or Ceph's, each is hurt by itself ([`super::daemon`]).
+//! A `spirula up` runs all daemons in one process: its OSDs are stopped and started through it, and
+//! only the whole can be killed. Where daemons are processes, Spirula's or Ceph's, each is hurt by
+//! itself ([`super::daemon`]).
 
 use super::daemon::Daemon;
 use crate::bail;
@@ -30,12 +31,13 @@ fn canonical(path: &str, cwd: &Path) -> PathBuf {
 /// The cluster that a configuration file names.
 pub(super) fn fsid_of(conf: &Path) -> Option<String> {
     let text = fs::read_to_string(conf).ok()?;
-    let fsid = text.lines().filter_map(|l| l.split_once('=')).find(|(name, _)| name.trim() == "fsid");
+    let fsid =
+        text.lines().filter_map(|l| l.split_once('=')).find(|(name, _)| name.trim() == "fsid");
     fsid.map(|(_, value)| value.trim().to_owned()).filter(|f| !f.is_empty())
 }
 
-/// The directory of a process, if it belongs to the cluster: one that it names, or whose configuration file it names, has a file
-/// of the same cluster.
+/// The directory of a process, if it belongs to the cluster: one that it names, or whose
+/// configuration file it names, has a file of the same cluster.
 fn home_of(p: &Proc, cwd: &Path, fsid: &str) -> Option<PathBuf> {
     let mut words = p.args.iter();
     while let Some(word) = words.next() {
@@ -44,7 +46,8 @@ fn home_of(p: &Proc, cwd: &Path, fsid: &str) -> Option<PathBuf> {
             None => (word.as_str(), None),
         };
         let conf = match name {
-            "--dir" => canonical(value.or_else(|| words.next().map(String::as_str))?, cwd).join("ceph.conf"),
+            "--dir" => canonical(value.or_else(|| words.next().map(String::as_str))?, cwd)
+                .join("ceph.conf"),
             "-c" | "--conf" => canonical(value.or_else(|| words.next().map(String::as_str))?, cwd),
             _ => continue,
         };
@@ -61,7 +64,10 @@ impl Cluster {
     /// # Errors
     /// When none of them run here, or they may not be looked at.
     pub fn find(way: &Way) -> Result<Self> {
-        let conf = way.conf.as_deref().context("drills need the cluster's ceph.conf; give --conf or --dir")?;
+        let conf = way
+            .conf
+            .as_deref()
+            .context("drills need the cluster's ceph.conf; give --conf or --dir")?;
         let fsid = fsid_of(conf).with_context(|| format!("{} names no fsid", conf.display()))?;
         let mut found = Self { one: None, daemons: Vec::new() };
         for p in daemons() {
@@ -73,7 +79,10 @@ impl Cluster {
             found.daemons.push(Daemon::of(&p, cwd)?);
         }
         if found.daemons.is_empty() {
-            bail!("no daemon of this cluster runs on this machine; drills are run where the daemons are");
+            bail!(
+                "no daemon of this cluster runs on this machine; drills are run where the daemons \
+                    are"
+            );
         }
         Ok(found)
     }
@@ -104,7 +113,8 @@ impl Cluster {
     }
 }
 
-/// This very program, on a directory. That something is so already, or that nothing runs there, is no failure.
+/// This very program, on a directory. That something is so already, or that nothing runs there, is
+/// no failure.
 ///
 /// # Errors
 /// When it fails, with its words.
@@ -131,7 +141,11 @@ mod tests {
         fs::write(dir.join("ceph.conf"), "[global]\nfsid = aaa\nmon_host = x\n").unwrap();
         let at = fs::canonicalize(&dir).unwrap();
         let home = |line: &str, fsid: &str| {
-            let args = line.replace("DIR", &at.display().to_string()).split(' ').map(str::to_owned).collect();
+            let args = line
+                .replace("DIR", &at.display().to_string())
+                .split(' ')
+                .map(str::to_owned)
+                .collect();
             home_of(&Proc { pid: 1, name: "osd.1".into(), args }, &at, fsid)
         };
         for line in [

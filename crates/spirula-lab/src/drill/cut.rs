@@ -1,11 +1,13 @@
-//! A network namespace is cut off: what its processes send is lost, without a word to them or to anybody.
+//! A network namespace is cut off: what its processes send is lost, without a word to them or to
+//! anybody.
 //!
-//! A rule of the kernel's routing does it, `ip rule … blackhole`, after the rule for a host's own addresses: links, addresses and
-//! routes stay as they are, so that undoing it is removing a rule, and no firewall is needed or changed. The rule has a number of its
-//! own; where somebody uses that already nothing is done.
+//! A rule of the kernel's routing does it, `ip rule … blackhole`, after the rule for a host's own
+//! addresses: links, addresses and routes stay as they are, so that undoing it is removing a rule,
+//! and no firewall is needed or changed. The rule has a number of its own; where somebody uses that
+//! already nothing is done.
 //!
-//! Nobody is cut off who shares the namespace with the drill's load, or the load would be cut off, too: there only
-//! the cluster network can be.
+//! Nobody is cut off who shares the namespace with the drill's load, or the load would be cut off,
+//! too: there only the cluster network can be.
 
 use crate::bail;
 use crate::prelude::*;
@@ -44,16 +46,24 @@ pub fn can() -> Result<()> {
         bail!("a network can be cut by root alone");
     }
     for (program, package) in [("ip", "iproute2"), ("nsenter", "util-linux")] {
-        if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        if Command::new(program)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_err()
+        {
             bail!("{program} is not installed (Debian: apt-get install {package})");
         }
     }
     Ok(())
 }
 
-/// A file that stands for the namespace: one that is named, or that of a process in it. `None` if it is gone.
+/// A file that stands for the namespace: one that is named, or that of a process in it. `None` if
+/// it is gone.
 fn file_of(space: u64) -> Option<PathBuf> {
-    let below = |dir: &str| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let below =
+        |dir: &str| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     let named = below("/run/netns");
     let processes = below("/proc").map(|p| p.join("ns/net"));
     named.chain(processes).find(|p| number(p) == Some(space))
@@ -97,9 +107,16 @@ impl Cut {
         let at = file_of(self.space).context("the network namespace is gone")?;
         for six in [false, true] {
             // A machine without IPv6 has no such rules.
-            let rules = if six { Self::rules(&at, six).unwrap_or_default() } else { Self::rules(&at, six)? };
+            let rules = if six {
+                Self::rules(&at, six).unwrap_or_default()
+            } else {
+                Self::rules(&at, six)?
+            };
             if let Some(rule) = rules.first() {
-                bail!("the routing has a rule with the number that a drill uses: '{}'", rule.trim());
+                bail!(
+                    "the routing has a rule with the number that a drill uses: '{}'",
+                    rule.trim()
+                );
             }
         }
         Ok(())
@@ -127,7 +144,9 @@ impl Cut {
     /// # Errors
     /// When a rule of the drill's number stays.
     pub fn off(&self) -> Result<String> {
-        let Some(at) = file_of(self.space) else { return Ok("the network namespace that was cut off is gone".into()) };
+        let Some(at) = file_of(self.space) else {
+            return Ok("the network namespace that was cut off is gone".into());
+        };
         for six in [false, true] {
             for _ in 0..RULES {
                 if Self::ip(&at, six, &["del", "pref", PREF]).is_err() {
@@ -152,7 +171,11 @@ mod tests {
         if can().is_err() {
             return;
         }
-        let mut there = Command::new("unshare").args(["-n", "sleep", "1000"]).stdin(Stdio::null()).spawn().unwrap();
+        let mut there = Command::new("unshare")
+            .args(["-n", "sleep", "1000"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let own = space_of(std::process::id()).unwrap();
         let other = loop {
             match space_of(there.id()) {

@@ -1,7 +1,8 @@
 //! A daemon's process: how it is hurt, and how it is started again as it was.
 //!
-//! As it was: by the same command line, environment and directory, as the same user with the same groups, and through its unit where
-//! systemd runs it. A drill is often root's; a daemon that came back as root would leave files that its own user cannot open.
+//! As it was: by the same command line, environment and directory, as the same user with the same
+//! groups, and through its unit where systemd runs it. A drill is often root's; a daemon that came
+//! back as root would leave files that its own user cannot open.
 
 use super::owed::{from_os, to_os};
 use crate::bail;
@@ -37,7 +38,8 @@ impl User {
     /// # Errors
     /// When it is not there.
     pub fn of(pid: u32) -> Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("no process {pid}"))?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))
+            .with_context(|| format!("no process {pid}"))?;
         Self::parse(&status).with_context(|| format!("whose process {pid} is cannot be read"))
     }
 
@@ -47,22 +49,34 @@ impl User {
             line.split_whitespace().map(|n| n.parse().ok()).collect()
         };
         // Each line has the real, the effective, the saved and the file system's number.
-        Some(Self { uid: *numbers("Uid:")?.get(1)?, gid: *numbers("Gid:")?.get(1)?, groups: numbers("Groups:")? })
+        Some(Self {
+            uid: *numbers("Uid:")?.get(1)?,
+            gid: *numbers("Gid:")?.get(1)?,
+            groups: numbers("Groups:")?,
+        })
     }
 }
 
 /// The unit of systemd that a process is the main one of, by its control group.
 fn unit_of(cgroup: &str) -> Option<&str> {
-    let path =
-        cgroup.lines().find_map(|l| l.strip_prefix("0::").or_else(|| l.split_once("name=systemd:").map(|x| x.1)))?;
+    let path = cgroup.lines().find_map(|l| {
+        l.strip_prefix("0::").or_else(|| l.split_once("name=systemd:").map(|x| x.1))
+    })?;
     // A person's own systemd is another one, and asked otherwise.
-    let unit = path.rsplit('/').next().filter(|u| u.ends_with(".service") && !path.contains("/user.slice/"))?;
+    let unit = path
+        .rsplit('/')
+        .next()
+        .filter(|u| u.ends_with(".service") && !path.contains("/user.slice/"))?;
     Some(unit)
 }
 
 /// Asks systemd for something.
 fn systemctl(words: &[&str]) -> Result<String> {
-    let out = Command::new("systemctl").args(words).stdin(Stdio::null()).output().context("start systemctl")?;
+    let out = Command::new("systemctl")
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .context("start systemctl")?;
     if !out.status.success() {
         bail!("systemctl {}: {}", words.join(" "), String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -82,7 +96,8 @@ pub fn go_on(pid: u32, since: u64) -> Result<bool> {
 pub struct Daemon {
     /// `osd.3`, `mon.a`.
     pub name: String,
-    /// Its number, and when it began, in ticks since the machine did: together they name it for good.
+    /// Its number, and when it began, in ticks since the machine did: together they name it for
+    /// good.
     pub pid: u32,
     /// See `pid`.
     pub born: u64,
@@ -103,20 +118,31 @@ impl Daemon {
     /// When it may not be looked at, or could not be started again.
     pub fn of(p: &Proc, cwd: PathBuf) -> Result<Self> {
         let at = PathBuf::from(format!("/proc/{}", p.pid));
-        let program = fs::read_link(at.join("exe")).with_context(|| format!("look at the process of {}", p.name))?;
+        let program = fs::read_link(at.join("exe"))
+            .with_context(|| format!("look at the process of {}", p.name))?;
         if !program.is_file() || !cwd.is_dir() {
             let at = program.display();
-            bail!("{} could not be started again: {at}, or the directory it was started in, is there no more", p.name);
+            bail!(
+                "{} could not be started again: {at}, or the directory it was started in, is there \
+                    no more",
+                p.name
+            );
         }
         let env = fs::read(at.join("environ")).unwrap_or_default();
         let env = env.split(|b| *b == 0).filter_map(|line| {
             let at = line.iter().position(|b| *b == b'=')?;
-            Some((OsString::from_vec(line[..at].to_vec()), OsString::from_vec(line[at + 1..].to_vec())))
+            Some((
+                OsString::from_vec(line[..at].to_vec()),
+                OsString::from_vec(line[at + 1..].to_vec()),
+            ))
         });
         let cgroup = fs::read_to_string(at.join("cgroup")).unwrap_or_default();
         let unit = unit_of(&cgroup).filter(|_| Path::new("/run/systemd/system").is_dir());
         // Of a unit with several processes one cannot be started alone.
-        let main = |u: &&str| systemctl(&["show", "-p", "MainPID", "--value", u]).is_ok_and(|n| n == p.pid.to_string());
+        let main = |u: &&str| {
+            systemctl(&["show", "-p", "MainPID", "--value", u])
+                .is_ok_and(|n| n == p.pid.to_string())
+        };
         let log = fs::read_link(at.join("fd/2")).ok().filter(|l| l.is_file());
         Ok(Self {
             name: p.name.clone(),
@@ -134,7 +160,8 @@ impl Daemon {
 
     /// As it stands in a journal.
     pub fn json(&self) -> Value {
-        let env: Vec<Value> = self.env.iter().map(|(n, v)| json!([from_os(n), from_os(v)])).collect();
+        let env: Vec<Value> =
+            self.env.iter().map(|(n, v)| json!([from_os(n), from_os(v)])).collect();
         json!({
             "name": self.name, "pid": self.pid, "born": self.born, "program": from_os(self.program.as_os_str()), "args": self.args,
             "env": env, "cwd": from_os(self.cwd.as_os_str()), "log": self.log.as_ref().map(|l| from_os(l.as_os_str())),
@@ -151,8 +178,16 @@ impl Daemon {
             pid: number(&v["pid"])?,
             born: v["born"].as_u64()?,
             program: path(&v["program"])?,
-            args: v["args"].as_array()?.iter().map(|a| a.as_str().map(str::to_owned)).collect::<Option<_>>()?,
-            env: v["env"].as_array()?.iter().map(|p| Some((to_os(&p[0])?, to_os(&p[1])?))).collect::<Option<_>>()?,
+            args: v["args"]
+                .as_array()?
+                .iter()
+                .map(|a| a.as_str().map(str::to_owned))
+                .collect::<Option<_>>()?,
+            env: v["env"]
+                .as_array()?
+                .iter()
+                .map(|p| Some((to_os(&p[0])?, to_os(&p[1])?)))
+                .collect::<Option<_>>()?,
             cwd: path(&v["cwd"])?,
             log: path(&v["log"]),
             user: User {
@@ -215,7 +250,8 @@ impl Daemon {
 
     /// Does it run, as the process that it was or as another one with the same command line?
     pub fn runs(&self) -> bool {
-        let same = |p: &Proc| p.name == self.name && p.args.get(1..).unwrap_or_default() == self.args;
+        let same =
+            |p: &Proc| p.name == self.name && p.args.get(1..).unwrap_or_default() == self.args;
         lives(self.pid, self.born) || daemons().iter().any(same)
     }
 
@@ -231,15 +267,28 @@ impl Daemon {
         } else {
             let groups = match self.user.groups.as_slice() {
                 [] => "--clear-groups".to_owned(),
-                some => format!("--groups={}", some.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+                some => format!(
+                    "--groups={}",
+                    some.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+                ),
             };
             let known = ["/usr/bin/setpriv", "/bin/setpriv"].iter().find(|p| Path::new(p).exists());
-            let mut c = Command::new(known.context("setpriv is not installed (Debian: apt-get install util-linux)")?);
-            c.args([format!("--reuid={}", self.user.uid), format!("--regid={}", self.user.gid), groups]);
+            let mut c = Command::new(
+                known.context("setpriv is not installed (Debian: apt-get install util-linux)")?,
+            );
+            c.args([
+                format!("--reuid={}", self.user.uid),
+                format!("--regid={}", self.user.gid),
+                groups,
+            ]);
             c.arg("--").arg(&self.program);
             c
         };
-        command.env_clear().envs(self.env.iter().map(|(k, v)| (k, v))).current_dir(&self.cwd).stdin(Stdio::null());
+        command
+            .env_clear()
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .current_dir(&self.cwd)
+            .stdin(Stdio::null());
         // Out of the terminal's process group: Ctrl-C there is for the drill.
         command.process_group(0);
         Ok(command)
@@ -263,12 +312,14 @@ impl Daemon {
             return self.start_up();
         }
         let log = self.log.as_ref().and_then(|l| OpenOptions::new().append(true).open(l).ok());
-        let out = || log.as_ref().and_then(|f| f.try_clone().ok()).map_or_else(Stdio::null, Stdio::from);
+        let out =
+            || log.as_ref().and_then(|f| f.try_clone().ok()).map_or_else(Stdio::null, Stdio::from);
         let mut command = self.command()?;
         let child = command.args(&self.args).stdout(out()).stderr(out()).spawn();
         let mut child = child.with_context(|| format!("start {} again", self.name))?;
         let pid = child.id();
-        // Ceph's daemons go into the background: the process that was started ends at once, and is to be waited for.
+        // Ceph's daemons go into the background: the process that was started ends at once, and is
+        // to be waited for.
         std::thread::Builder::new()
             .name("reaper".into())
             .spawn(move || drop(child.wait()))
@@ -288,9 +339,17 @@ impl Daemon {
                 w => args.push(w.to_owned()),
             }
         }
-        let out = self.command()?.args(args).arg("--detach").output().context("start 'spirula up' again")?;
+        let out = self
+            .command()?
+            .args(args)
+            .arg("--detach")
+            .output()
+            .context("start 'spirula up' again")?;
         if !out.status.success() {
-            bail!("'spirula up' does not start again: {}", String::from_utf8_lossy(&out.stderr).trim());
+            bail!(
+                "'spirula up' does not start again: {}",
+                String::from_utf8_lossy(&out.stderr).trim()
+            );
         }
         Ok("'spirula up' runs again".to_owned())
     }
@@ -306,7 +365,10 @@ mod tests {
         assert_eq!(User::parse(status), Some(User { uid: 2, gid: 6, groups: vec![4, 24] }));
         assert_eq!(User::parse("Uid:\t1\n"), None);
         for (cgroup, unit) in [
-            ("0::/system.slice/system-ceph\\x2dosd.slice/ceph-osd@3.service\n", Some("ceph-osd@3.service")),
+            (
+                "0::/system.slice/system-ceph\\x2dosd.slice/ceph-osd@3.service\n",
+                Some("ceph-osd@3.service"),
+            ),
             ("1:name=systemd:/system.slice/x.service\n", Some("x.service")),
             ("0::/user.slice/user-1.slice/user@1.service/app.slice/x.service\n", None),
             ("0::/system.slice/docker-1.scope\n", None),
@@ -331,11 +393,15 @@ mod tests {
             .unwrap();
         let pid = child.id();
         let wanted = User { uid: 65534, gid: 65533, groups: vec![4, 5] };
-        // A child is its user before it is its program, and until then it has this test's environment.
+        // A child is its user before it is its program, and until then it has this test's
+        // environment.
         let is_so = |pid: u32| {
             let read = |of: &str| fs::read(format!("/proc/{pid}/{of}")).unwrap_or_default();
             // By its name, or by its path when it was started again.
-            let sleeps = read("cmdline").split(|b| *b == 0).next().is_some_and(|name| name.ends_with(b"sleep"));
+            let sleeps = read("cmdline")
+                .split(|b| *b == 0)
+                .next()
+                .is_some_and(|name| name.ends_with(b"sleep"));
             sleeps && !read("environ").is_empty() && User::of(pid).is_ok_and(|u| u == wanted)
         };
         while !is_so(pid) {
@@ -346,7 +412,10 @@ mod tests {
         assert_eq!(Daemon::from_json(&d.json()).as_ref(), Some(&d));
         assert_eq!(d.start().unwrap(), "osd.7 runs", "no second one is started");
         // Reaped here, so that its number is free.
-        assert!(Daemon { born: d.born + 1, ..d.clone() }.kill().is_err(), "another process had the number");
+        assert!(
+            Daemon { born: d.born + 1, ..d.clone() }.kill().is_err(),
+            "another process had the number"
+        );
         assert!(d.runs());
         d.signal(Signal::KILL).unwrap();
         child.wait().unwrap();

@@ -1,12 +1,14 @@
-//! A load that knows what it must read: every acknowledged write is remembered, every read is compared.
+//! A load that knows what it must read: every acknowledged write is remembered, every read is
+//! compared.
 //!
-//! Each object has at most one operation under way, so there is one right answer to each read: what was acknowledged last. Data
-//! says what it is. Every [`RECORD`] bytes name the object, the version and the place, so that other bytes than the right ones are
-//! told apart: an **older version** that was acknowledged (or none) where a newer one was acknowledged is a lost write; anything else
-//! is a wrong byte.
+//! Each object has at most one operation under way, so there is one right answer to each read: what
+//! was acknowledged last. Data says what it is. Every [`RECORD`] bytes name the object, the version
+//! and the place, so that other bytes than the right ones are told apart: an **older version** that
+//! was acknowledged (or none) where a newer one was acknowledged is a lost write; anything else is
+//! a wrong byte.
 //!
-//! Operations are due at a rate, and counted from when they were ([`crate::load`]). They have no time limit: a cluster that cannot
-//! serve one is waited for, and that is its stall.
+//! Operations are due at a rate, and counted from when they were ([`crate::load`]). They have no
+//! time limit: a cluster that cannot serve one is waited for, and that is its stall.
 
 use crate::load::{Draw, name};
 use crate::prelude::*;
@@ -50,7 +52,8 @@ pub fn content(object: u64, version: u64, len: usize) -> Bytes {
 fn version_of(object: u64, got: &[u8]) -> Option<u64> {
     let word = |i: usize| Some(u64::from_le_bytes(got.get(i * 8..i * 8 + 8)?.try_into().ok()?));
     let version = word(2)?;
-    (got.starts_with(MAGIC) && word(1)? == object && content(object, version, got.len()) == *got).then_some(version)
+    (got.starts_with(MAGIC) && word(1)? == object && content(object, version, got.len()) == *got)
+        .then_some(version)
 }
 
 /// What is to be done.
@@ -155,7 +158,14 @@ impl Verify {
         self.begun.unwrap_or_default() + Duration::from_secs_f64(self.next as f64 / self.plan.rate)
     }
 
-    fn send(&mut self, object: u64, from: Duration, now: Duration, write: Option<(u64, usize)>, out: &mut Vec<Order>) {
+    fn send(
+        &mut self,
+        object: u64,
+        from: Duration,
+        now: Duration,
+        write: Option<(u64, usize)>,
+        out: &mut Vec<Order>,
+    ) {
         let Some(o) = self.objects.get_mut(object as usize) else { return };
         (o.from, o.writing) = (Some(from), write);
         let op = match write {
@@ -176,7 +186,8 @@ impl Verify {
             return self.read_all(now, out);
         }
         while self.due() <= now && self.has_idle() {
-            // Each is written once first, in order: whatever a drill that was killed leaves is a range ([`crate::litter`]).
+            // Each is written once first, in order: whatever a drill that was killed leaves is a
+            // range ([`crate::litter`]).
             let object = if self.next < self.plan.objects {
                 self.next
             } else {
@@ -229,13 +240,24 @@ impl Verify {
             0 => match version_of(object, &got) {
                 Some(older) if older < o.version => {
                     seen.lost += 1;
-                    seen.tell(format!("{who} is of version {older}; version {} was acknowledged", o.version));
+                    seen.tell(format!(
+                        "{who} is of version {older}; version {} was acknowledged",
+                        o.version
+                    ));
                 }
                 _ => {
                     seen.wrong += 1;
                     let right = content(object, o.version, o.len);
-                    let at = right.iter().zip(&got).position(|(a, b)| a != b).unwrap_or(right.len().min(got.len()));
-                    seen.tell(format!("{who} differs from byte {at} on ({} bytes, {} are right)", got.len(), o.len));
+                    let at = right
+                        .iter()
+                        .zip(&got)
+                        .position(|(a, b)| a != b)
+                        .unwrap_or(right.len().min(got.len()));
+                    seen.tell(format!(
+                        "{who} differs from byte {at} on ({} bytes, {} are right)",
+                        got.len(),
+                        o.len
+                    ));
                 }
             },
             e => {
@@ -321,7 +343,13 @@ mod tests {
 
     /// Runs it against a store in memory whose reads `spoil` changes; gives what was seen.
     fn run(spoil: impl Fn(&[Bytes]) -> Option<Bytes>) -> Arc<Mutex<Seen>> {
-        let mut l = Verify::new(VerifyPlan { pool: 1, prefix: "d.".into(), objects: 4, rate: 1000.0, seed: 3 });
+        let mut l = Verify::new(VerifyPlan {
+            pool: 1,
+            prefix: "d.".into(),
+            objects: 4,
+            rate: 1000.0,
+            seed: 3,
+        });
         let seen = l.seen.clone();
         let mut store: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
         let mut out = Vec::new();
@@ -338,7 +366,8 @@ mod tests {
                     versions.push(op.indata.clone());
                     answer(0, Bytes::new())
                 } else {
-                    spoil(versions).map_or_else(|| answer(-errno::ENOENT, Bytes::new()), |d| answer(0, d))
+                    spoil(versions)
+                        .map_or_else(|| answer(-errno::ENOENT, Bytes::new()), |d| answer(0, d))
                 };
                 l.done(now, o.tag, reply, &mut out);
             }
@@ -361,7 +390,9 @@ mod tests {
 
     #[test]
     fn lost_writes_and_wrong_bytes_are_told_apart() {
-        let seen = run(|v| v.len().checked_sub(2).map_or_else(|| v.last().cloned(), |i| Some(v[i].clone())));
+        let seen = run(|v| {
+            v.len().checked_sub(2).map_or_else(|| v.last().cloned(), |i| Some(v[i].clone()))
+        });
         let s = crate::locked(&seen);
         assert!(s.lost > 0 && s.wrong == 0, "an older version: {:?}", s.told);
         drop(s);

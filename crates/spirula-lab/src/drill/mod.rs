@@ -1,11 +1,14 @@
-//! `spirula drill`: something breaks under a load that knows what it must read, and what came of it is told.
+//! `spirula drill`: something breaks under a load that knows what it must read, and what came of it
+//! is told.
 //!
-//! * [`load`] — the load; [`cluster`], [`daemon`], [`cut`] — what is hurt, and how it is put back; [`scenes`] — what happens
+//! * [`load`] — the load; [`cluster`], [`daemon`], [`cut`] — what is hurt, and how it is put back;
+//!   [`scenes`] — what happens
 //! * [`watch`] — the runner: phases, what the cluster says meanwhile, waiting with a limit
 //! * [`owed`] — the journal of what is to be undone
 //!
-//! Whatever a scene does to the cluster is first written down as what is to be undone; that is worked off in the end, also after an
-//! error, also when somebody interrupts (Ctrl-C, SIGTERM, SIGHUP), and by the next drill when this one is killed.
+//! Whatever a scene does to the cluster is first written down as what is to be undone; that is
+//! worked off in the end, also after an error, also when somebody interrupts (Ctrl-C, SIGTERM,
+//! SIGHUP), and by the next drill when this one is killed.
 
 pub mod cluster;
 pub mod cut;
@@ -33,7 +36,9 @@ fn ask(lab: &Lab, a: &DrillArgs, what: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() {
         bail!("this drill hurts the cluster ({what}); give --yes if that is meant");
     }
-    lab.say(format!("This drill hurts the cluster: {what}.\nEverything is put back in the end. Go on? [y/N]"));
+    lab.say(format!(
+        "This drill hurts the cluster: {what}.\nEverything is put back in the end. Go on? [y/N]"
+    ));
     // The question is there before the answer is waited for.
     let _ = std::io::stdout().flush();
     let mut line = String::new();
@@ -54,14 +59,18 @@ pub fn settle(lab: &Lab, way: &Way) -> Result<()> {
         Ok(mut journal) => owed::settle(&mut journal, way, &mut |text| lab.say(text)),
         Err(Taken::No) => Ok(()),
         Err(Taken::Yes(path)) => {
-            lab.say(format!("a drill is under way ({}): what it owes is left to it", path.display()));
+            lab.say(format!(
+                "a drill is under way ({}): what it owes is left to it",
+                path.display()
+            ));
             Ok(())
         }
     }
 }
 
-/// What loads of drills on this host left in a pool goes, and the pool, if one of them made it and nobody has an object in it. Where
-/// bits were flipped and the pool stays, its PGs are scrubbed once more: what was found in the objects that are gone is forgotten.
+/// What loads of drills on this host left in a pool goes, and the pool, if one of them made it and
+/// nobody has an object in it. Where bits were flipped and the pool stays, its PGs are scrubbed
+/// once more: what was found in the objects that are gone is forgotten.
 ///
 /// # Errors
 /// When the cluster does not do it.
@@ -77,7 +86,9 @@ fn leave_no_objects(session: &Session, pool: &str, made: bool, rotten: bool) -> 
     }
     if rotten {
         for pg in 0..g.pg_num {
-            session.mgr_command(&json!({"prefix": "pg deep-scrub", "pgid": format!("{}.{pg:x}", g.pool)}))?;
+            session.mgr_command(
+                &json!({"prefix": "pg deep-scrub", "pgid": format!("{}.{pg:x}", g.pool)}),
+            )?;
         }
     }
     Ok(format!("no object of a drill is left in the pool {pool}"))
@@ -86,22 +97,24 @@ fn leave_no_objects(session: &Session, pool: &str, made: bool, rotten: bool) -> 
 /// `spirula drill …`.
 ///
 /// # Errors
-/// When the cluster cannot be reached or was not whole before, when it is not whole in the end, or when anything acknowledged was
-/// lost or read wrongly.
+/// When the cluster cannot be reached or was not whole before, when it is not whole in the end, or
+/// when anything acknowledged was lost or read wrongly.
 pub fn drill(lab: &Lab, a: &DrillArgs) -> Result<()> {
     let scene = a.scene;
     if !(0.1..=100_000.0).contains(&a.rate) {
         bail!("--rate must be from 0.1 to 100000 operations a second");
     }
     let way = (lab.connect)(&a.target)?;
-    let conf = way.conf.clone().context("drills need the cluster's ceph.conf; give --conf or --dir")?;
+    let conf =
+        way.conf.clone().context("drills need the cluster's ceph.conf; give --conf or --dir")?;
     let mut progress = Progress::new(a.output.json);
     let mut journal = Journal::open(&conf)?;
     owed::settle(&mut journal, &way, &mut |text| progress.say(text))?;
     let cluster = cluster::Cluster::find(&way)?;
     scene.can(&cluster)?;
     ask(lab, a, scene.does())?;
-    let mut results = Results::new("drill", scene.name(), a.output.out.as_deref(), a.output.label.as_deref())?;
+    let mut results =
+        Results::new("drill", scene.name(), a.output.out.as_deref(), a.output.label.as_deref())?;
     let mut run = watch::Run::begin(way, cluster, journal, a, progress, lab.stop.clone())?;
     results.set("cluster", crate::objects::cluster_of(&run.session));
     results.set("pool", run.geometry.json());
@@ -121,7 +134,11 @@ pub fn drill(lab: &Lab, a: &DrillArgs) -> Result<()> {
         lab.say(value.to_string());
     } else {
         show(lab, &value);
-        lab.say(format!("results in {}; 'spirula report {}' makes a page of them", dir.display(), dir.display()));
+        lab.say(format!(
+            "results in {}; 'spirula report {}' makes a page of them",
+            dir.display(),
+            dir.display()
+        ));
     }
     outcome?;
     told?;
@@ -135,9 +152,11 @@ pub fn drill(lab: &Lab, a: &DrillArgs) -> Result<()> {
 fn show(lab: &Lab, v: &Value) {
     let verdict = &v["verdict"];
     let number = |key: &str| verdict[key].as_f64().unwrap_or(0.0);
-    let seconds = |key: &str| verdict[key].as_f64().map_or("—".to_owned(), |s| format!("{s:.1} s"));
+    let seconds =
+        |key: &str| verdict[key].as_f64().map_or("—".to_owned(), |s| format!("{s:.1} s"));
     lab.say(format!(
-        "acknowledged writes lost: {}   wrong bytes: {}   errors: {}   ({} writes acknowledged, {} reads compared)",
+        "acknowledged writes lost: {}   wrong bytes: {}   errors: {}   ({} writes acknowledged, {} \
+            reads compared)",
         number("lost"),
         number("wrong"),
         number("errors"),
@@ -150,7 +169,8 @@ fn show(lab: &Lab, v: &Value) {
         ms(number("silence_ms"))
     ));
     lab.say(format!(
-        "noticed after {}   clean {} after it was put back   recovered about {:.1} MB   at most {} copies of objects missing",
+        "noticed after {}   clean {} after it was put back   recovered about {:.1} MB   at most {} \
+            copies of objects missing",
         seconds("detect_s"),
         seconds("clean_s"),
         number("moved_bytes") / 1e6,

@@ -1,12 +1,13 @@
 //! What a drill owes: how each harm is undone, and a journal of it.
 //!
-//! Before a drill does any harm it writes into a file beside the cluster's `ceph.conf` how that is undone, and syncs it; when it is
-//! undone, that is written, too. A drill that is killed (kill -9, a power failure) leaves its file, and the next `spirula drill` or
-//! `spirula bench clean` on the machine undoes what stands in it, the last first. Each undoing looks first whether there is
+//! Before a drill does any harm it writes into a file beside the cluster's `ceph.conf` how that is
+//! undone, and syncs it; when it is undone, that is written, too. A drill that is killed (kill -9,
+//! a power failure) leaves its file, and the next `spirula drill` or `spirula bench clean` on the
+//! machine undoes what stands in it, the last first. Each undoing looks first whether there is
 //! anything to undo: the harm may never have been done, or somebody else may have put it right.
 //!
-//! The file is locked while a drill is under way, so that no other takes a living drill's harm for a dead one's. It says which programs
-//! are started, so that only its owner and root are believed.
+//! The file is locked while a drill is under way, so that no other takes a living drill's harm for
+//! a dead one's. It says which programs are started, so that only its owner and root are believed.
 
 use super::cut::Cut;
 use super::daemon::{Daemon, go_on};
@@ -53,9 +54,11 @@ pub enum Undo {
     Connect(Cut),
     /// An OSD that the drill took out is in again, with the weight that it had (0x10000 = 1).
     Weight(i32, u32),
-    /// The ratios of full disks, nearfull, backfillfull, full: as they were, and as the drill set them.
+    /// The ratios of full disks, nearfull, backfillfull, full: as they were, and as the drill set
+    /// them.
     Ratios([f32; 3], [f32; 3]),
-    /// The load's objects in a pool go, and the pool, if the drill made it; where bits were flipped its PGs are scrubbed once more.
+    /// The load's objects in a pool go, and the pool, if the drill made it; where bits were flipped
+    /// its PGs are scrubbed once more.
     Objects {
         /// Its name.
         pool: String,
@@ -67,7 +70,8 @@ pub enum Undo {
 }
 
 /// The commands that set the ratios, in the order of [`Undo::Ratios`].
-pub const RATIOS: [&str; 3] = ["osd set-nearfull-ratio", "osd set-backfillfull-ratio", "osd set-full-ratio"];
+pub const RATIOS: [&str; 3] =
+    ["osd set-nearfull-ratio", "osd set-backfillfull-ratio", "osd set-full-ratio"];
 
 impl Undo {
     fn json(&self) -> Value {
@@ -78,7 +82,9 @@ impl Undo {
             Self::Connect(cut) => json!({"connect": cut.json()}),
             Self::Weight(osd, weight) => json!({"weight_of": osd, "weight": weight}),
             Self::Ratios(was, set) => json!({"ratios": was, "set": set}),
-            Self::Objects { pool, made, rotten } => json!({"objects": pool, "made": made, "rotten": rotten}),
+            Self::Objects { pool, made, rotten } => {
+                json!({"objects": pool, "made": made, "rotten": rotten})
+            }
         }
     }
 
@@ -86,15 +92,20 @@ impl Undo {
         let osd = |v: &Value| v.as_i64().and_then(|n| i32::try_from(n).ok());
         let number = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
         let three = |v: &Value| -> Option<[f32; 3]> {
-            let all: Vec<f32> = v.as_array()?.iter().filter_map(|r| r.as_f64().map(|r| r as f32)).collect();
+            let all: Vec<f32> =
+                v.as_array()?.iter().filter_map(|r| r.as_f64().map(|r| r as f32)).collect();
             all.try_into().ok()
         };
         let kind = v.as_object()?;
         let has = |key: &str| kind.contains_key(key);
         Some(match () {
-            () if has("go") => Self::Go(v["go"].as_str()?.to_owned(), number(&v["pid"])?, v["born"].as_u64()?),
+            () if has("go") => {
+                Self::Go(v["go"].as_str()?.to_owned(), number(&v["pid"])?, v["born"].as_u64()?)
+            }
             () if has("start") => Self::Start(Box::new(Daemon::from_json(&v["start"])?)),
-            () if has("start_osd") => Self::StartOsd(to_os(&v["dir"])?.into(), osd(&v["start_osd"])?),
+            () if has("start_osd") => {
+                Self::StartOsd(to_os(&v["dir"])?.into(), osd(&v["start_osd"])?)
+            }
             () if has("connect") => Self::Connect(Cut::from_json(&v["connect"])?),
             () if has("weight_of") => Self::Weight(osd(&v["weight_of"])?, number(&v["weight"])?),
             () if has("ratios") => Self::Ratios(three(&v["ratios"])?, three(&v["set"])?),
@@ -107,7 +118,8 @@ impl Undo {
         })
     }
 
-    /// Is it done on this machine, without asking the cluster anything? That comes first: the cluster may need it to answer.
+    /// Is it done on this machine, without asking the cluster anything? That comes first: the
+    /// cluster may need it to answer.
     pub fn is_here(&self) -> bool {
         matches!(self, Self::Go(..) | Self::Start(_) | Self::StartOsd(..) | Self::Connect(_))
     }
@@ -128,7 +140,9 @@ impl Undo {
                 format!("osd.{osd} runs again")
             }
             Self::Connect(cut) => cut.off()?,
-            Self::Weight(..) | Self::Ratios(..) | Self::Objects { .. } => bail!("the cluster is to be asked for that"),
+            Self::Weight(..) | Self::Ratios(..) | Self::Objects { .. } => {
+                bail!("the cluster is to be asked for that")
+            }
         })
     }
 
@@ -148,18 +162,23 @@ impl Undo {
                 Ok(format!("osd.{osd} is in again, its weight is {weight:.2}"))
             }
             Self::Ratios(was, set) => {
-                let now = session.look(|m| [m.nearfull_ratio, m.backfillfull_ratio, m.full_ratio])?;
+                let now =
+                    session.look(|m| [m.nearfull_ratio, m.backfillfull_ratio, m.full_ratio])?;
                 let mut failed = Ok(());
-                // The greatest first: so none is ever above the next. Each is tried, whatever became of the others.
+                // The greatest first: so none is ever above the next. Each is tried, whatever
+                // became of the others.
                 for i in [2, 1, 0] {
                     if (now[i] - set[i]).abs() < 1e-7 {
-                        let asked = session.command(&json!({"prefix": RATIOS[i], "ratio": f64::from(was[i])}));
+                        let asked = session
+                            .command(&json!({"prefix": RATIOS[i], "ratio": f64::from(was[i])}));
                         failed = failed.and(asked.map(drop));
                     }
                 }
                 failed.map(|()| "the ratios of full disks are as before".to_owned())
             }
-            Self::Objects { pool, made, rotten } => super::leave_no_objects(session, pool, *made, *rotten),
+            Self::Objects { pool, made, rotten } => {
+                super::leave_no_objects(session, pool, *made, *rotten)
+            }
             Self::Go(..) | Self::Start(_) | Self::StartOsd(..) | Self::Connect(_) => self.here(),
         }
     }
@@ -181,8 +200,8 @@ pub enum Taken {
     Yes(PathBuf),
 }
 
-/// Where the journal is: beside ceph.conf, under the name of the cluster that this is of. `None` if it does not say: another cluster
-/// may have had the file before.
+/// Where the journal is: beside ceph.conf, under the name of the cluster that this is of. `None` if
+/// it does not say: another cluster may have had the file before.
 fn place(conf: &Path) -> Result<Option<PathBuf>> {
     let real = fs::canonicalize(conf).with_context(|| format!("find {}", conf.display()))?;
     let Some(fsid) = super::cluster::fsid_of(&real) else { return Ok(None) };
@@ -200,7 +219,9 @@ impl Journal {
         match Self::take(&path, true)? {
             Ok(journal) => Ok(journal),
             Err(Taken::No) => bail!("the journal of the drill goes as it comes"),
-            Err(Taken::Yes(path)) => bail!("another drill is under way: it holds {}", path.display()),
+            Err(Taken::Yes(path)) => {
+                bail!("another drill is under way: it holds {}", path.display())
+            }
         }
     }
 
@@ -223,7 +244,8 @@ impl Journal {
                 Err(e) if e.kind() == ErrorKind::NotFound && !make => return Ok(Err(Taken::No)),
                 Err(e) => {
                     let at = path.display();
-                    let why = "a drill writes there how its harm is undone; where you may not write, copy ceph.conf and the keyring";
+                    let why = "a drill writes there how its harm is undone; where you may not \
+                        write, copy ceph.conf and the keyring";
                     return Err(e).with_context(|| format!("open {at} ({why})"));
                 }
             };
@@ -239,8 +261,12 @@ impl Journal {
                 continue;
             }
             let mut text = String::new();
-            (&mut file).take(MOST).read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
-            let steps = read(&text).with_context(|| format!("{} is no journal of this version", path.display()))?;
+            (&mut file)
+                .take(MOST)
+                .read_to_string(&mut text)
+                .with_context(|| format!("read {}", path.display()))?;
+            let steps = read(&text)
+                .with_context(|| format!("{} is no journal of this version", path.display()))?;
             let whole = text.rfind('\n').map_or(0, |at| at + 1);
             if whole < text.len() {
                 // A torn line: what is written next begins one of its own.
@@ -255,7 +281,8 @@ impl Journal {
     fn write(&mut self, line: &Value) -> Result<()> {
         let what = || format!("write {}", self.path.display());
         let before = self.file.metadata().with_context(what)?.len();
-        let written = self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_all());
+        let written =
+            self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_all());
         if let Err(e) = written {
             // Half a line would spoil the next one, and with it all that is owed.
             self.file.set_len(before).with_context(what)?;
@@ -296,9 +323,11 @@ impl Journal {
         self.write(&json!({"undone": id}))
     }
 
-    /// What is owed from this number on, the last first; what is done on this machine before what the cluster is asked for.
+    /// What is owed from this number on, the last first; what is done on this machine before what
+    /// the cluster is asked for.
     pub fn owed(&self, from: u64) -> Vec<(u64, Undo)> {
-        let mut all: Vec<(u64, Undo)> = self.steps.range(from..).rev().map(|(id, u)| (*id, u.clone())).collect();
+        let mut all: Vec<(u64, Undo)> =
+            self.steps.range(from..).rev().map(|(id, u)| (*id, u.clone())).collect();
         all.sort_by_key(|(_, u)| !u.is_here());
         all
     }
@@ -330,7 +359,8 @@ fn read(text: &str) -> Result<BTreeMap<u64, Undo>> {
         };
         match (v["owed"].as_u64(), v["undone"].as_u64()) {
             (Some(id), _) => {
-                let undo = Undo::from_json(&v["undo"]).with_context(|| format!("step {id} is not known"))?;
+                let undo = Undo::from_json(&v["undo"])
+                    .with_context(|| format!("step {id} is not known"))?;
                 steps.insert(id, undo);
             }
             (None, Some(id)) => drop(steps.remove(&id)),
@@ -340,7 +370,8 @@ fn read(text: &str) -> Result<BTreeMap<u64, Undo>> {
     Ok(steps)
 }
 
-/// Undoes what a drill that was killed owes. All of it is tried, and each failure is told; the error names all of them.
+/// Undoes what a drill that was killed owes. All of it is tried, and each failure is told; the
+/// error names all of them.
 ///
 /// # Errors
 /// When something could not be undone: it stands in the journal still.
@@ -369,7 +400,8 @@ fn settle_by(
     say("a drill was killed here; what it owes is put back");
     let mut failed: Vec<String> = Vec::new();
     for (id, step) in owed {
-        // What is undone and cannot be noted is undone once more by the next: it must not keep the others from being undone.
+        // What is undone and cannot be noted is undone once more by the next: it must not keep the
+        // others from being undone.
         let outcome = undo(&step).and_then(|words| journal.done(id).map(|()| words));
         match outcome {
             Ok(words) => say(&words),
@@ -381,7 +413,11 @@ fn settle_by(
     }
     if !failed.is_empty() {
         let at = journal.path().display();
-        bail!("{} could not be put back, and what is owed still stands in {at}: {}", failed.len(), failed.join("; "));
+        bail!(
+            "{} could not be put back, and what is owed still stands in {at}: {}",
+            failed.len(),
+            failed.join("; ")
+        );
     }
     Ok(())
 }
@@ -409,7 +445,10 @@ mod tests {
         fs::write(&conf, "[global]\nfsid = a-1\n").unwrap();
         assert!(matches!(Journal::find(&conf).unwrap(), Err(Taken::No)));
         let mut j = Journal::open(&conf).unwrap();
-        assert!(matches!(Journal::find(&conf).unwrap(), Err(Taken::Yes(_))), "a living drill's is left alone");
+        assert!(
+            matches!(Journal::find(&conf).unwrap(), Err(Taken::Yes(_))),
+            "a living drill's is left alone"
+        );
         let mut all = all().into_iter();
         j.owe_as(LAST, all.next().unwrap()).unwrap();
         let ids: Vec<u64> = all.by_ref().map(|u| j.owe(u).unwrap()).collect();
@@ -418,26 +457,40 @@ mod tests {
         j.owe_as(LAST, Undo::Objects { pool: "p".into(), made: true, rotten: true }).unwrap();
         let owed = j.owed(LAST);
         let order: Vec<u64> = owed.iter().map(|o| o.0).collect();
-        assert_eq!(order, [5, 2, 1, 4, 0], "this machine first, then the cluster; of each the last first");
+        assert_eq!(
+            order,
+            [5, 2, 1, 4, 0],
+            "this machine first, then the cluster; of each the last first"
+        );
         assert_eq!(owed[4].1, Undo::Objects { pool: "p".into(), made: true, rotten: true });
         drop(j);
         // A line that was being written.
         let path = fs::canonicalize(&dir).unwrap().join("spirula-drill.a-1.owed");
         let whole = fs::read(&path).unwrap();
-        fs::write(&path, [whole.as_slice(), b"{\"owed\": 9, \"undo\": {\"weight_of\": 1, \"weight\": 1}}"].concat())
-            .unwrap();
-        // A child that another test has just forked has the lock's file, too, until it is its program.
+        fs::write(
+            &path,
+            [whole.as_slice(), b"{\"owed\": 9, \"undo\": {\"weight_of\": 1, \"weight\": 1}}"]
+                .concat(),
+        )
+        .unwrap();
+        // A child that another test has just forked has the lock's file, too, until it is its
+        // program.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let mut j = loop {
             match Journal::find(&conf).unwrap() {
                 Ok(j) => break j,
-                Err(_) if std::time::Instant::now() < end => std::thread::sleep(std::time::Duration::from_millis(5)),
+                Err(_) if std::time::Instant::now() < end => {
+                    std::thread::sleep(std::time::Duration::from_millis(5))
+                }
                 Err(_) => panic!("the journal of a drill that ended is locked"),
             }
         };
         assert_eq!(j.owed(LAST), owed);
         fs::write(&conf, "[global]\nfsid = b-2\n").unwrap();
-        assert!(matches!(Journal::find(&conf).unwrap(), Err(Taken::No)), "another cluster owes nothing");
+        assert!(
+            matches!(Journal::find(&conf).unwrap(), Err(Taken::No)),
+            "another cluster owes nothing"
+        );
         assert_eq!(j.owe(Undo::Weight(1, 1)).unwrap(), 6, "numbers are not used twice");
         for (id, _) in j.owed(LAST) {
             j.done(id).unwrap();
@@ -467,18 +520,32 @@ mod tests {
                 Ok("done".to_owned())
             }
         };
-        let e = settle_by(&mut j, &mut |t| said.push(t.to_owned()), &mut undo).unwrap_err().to_string();
+        let e =
+            settle_by(&mut j, &mut |t| said.push(t.to_owned()), &mut undo).unwrap_err().to_string();
         assert_eq!(tried.len(), all.len(), "each was tried");
-        assert!(e.contains("cannot 1") && e.contains("6 could not be put back") && e.contains(".owed"), "{e}");
+        assert!(
+            e.contains("cannot 1") && e.contains("6 could not be put back") && e.contains(".owed"),
+            "{e}"
+        );
         assert_eq!(said.iter().filter(|s| s.starts_with("could not")).count(), 6, "{said:?}");
         // Now notes are taken: what was not undone is still owed, and only that.
         j.file = whole;
         j.steps = read(&fs::read_to_string(j.path()).unwrap()).unwrap();
         assert_eq!(j.steps.len(), all.len());
         tried.clear();
-        let mut undo = |u: &Undo| if matches!(u, Undo::Weight(..)) { bail!("no") } else { Ok("done".to_owned()) };
-        assert!(settle_by(&mut j, &mut |_| (), &mut undo).unwrap_err().to_string().contains("1 could not"));
-        assert_eq!(j.owed(LAST).into_iter().map(|o| o.1).collect::<Vec<_>>(), [Undo::Weight(4, 0xb333)]);
+        let mut undo = |u: &Undo| {
+            if matches!(u, Undo::Weight(..)) { bail!("no") } else { Ok("done".to_owned()) }
+        };
+        assert!(
+            settle_by(&mut j, &mut |_| (), &mut undo)
+                .unwrap_err()
+                .to_string()
+                .contains("1 could not")
+        );
+        assert_eq!(
+            j.owed(LAST).into_iter().map(|o| o.1).collect::<Vec<_>>(),
+            [Undo::Weight(4, 0xb333)]
+        );
         settle_by(&mut j, &mut |_| (), |_| Ok(String::new())).unwrap();
         drop(j);
         fs::remove_dir_all(&dir).unwrap();

@@ -1,4 +1,5 @@
-//! What happens in a drill. Each scene is a few lines that read as what they do; [`super::watch::Run`] keeps the time.
+//! What happens in a drill. Each scene is a few lines that read as what they do;
+//! [`super::watch::Run`] keeps the time.
 
 use super::cluster::{Cluster, spirula};
 use super::cut::{self, Cut, space_of};
@@ -21,9 +22,11 @@ use std::os::unix::fs::FileExt;
 pub enum Scene {
     /// An OSD is killed, and started again after a while
     OsdKill,
-    /// All OSDs of a host in the CRUSH map are killed, with its managers and monitors, and started again
+    /// All OSDs of a host in the CRUSH map are killed, with its managers and monitors, and started
+    /// again
     HostKill,
-    /// An OSD's network is cut, so that what it sends is lost; with it whatever shares its network namespace
+    /// An OSD's network is cut, so that what it sends is lost; with it whatever shares its network
+    /// namespace
     Partition,
     /// The leader of the monitors is killed, and started again
     MonLeaderKill,
@@ -71,17 +74,25 @@ impl Scene {
         match self {
             Self::OsdKill => "an OSD is killed and started again",
             Self::HostKill => "all OSDs of a host are killed and started again",
-            Self::Partition => "an OSD, and what shares its network namespace, is cut off from the others for a while",
+            Self::Partition => {
+                "an OSD, and what shares its network namespace, is cut off from the others for a \
+                    while"
+            }
             Self::MonLeaderKill => "the leading monitor is killed and started again",
             Self::RestartAll => "all its daemons on this machine are killed and started again",
             Self::RollingRestart => "each OSD on this machine is stopped and started again",
             Self::SlowDisk => "an OSD is made to stand still again and again",
             Self::BitFlip => {
-                "an OSD is stopped, bits of this drill's own objects are flipped in its store, and it is started"
+                "an OSD is stopped, bits of this drill's own objects are flipped in its store, and \
+                    it is started"
             }
-            Self::DiskFull => "its full ratio is lowered, so that all clients' writes wait for a while",
+            Self::DiskFull => {
+                "its full ratio is lowered, so that all clients' writes wait for a while"
+            }
             Self::DiskOut => "an OSD is taken out and in again, so that data moves twice",
-            Self::Thrash => "OSDs are killed, made to stand still, and taken out and in, again and again",
+            Self::Thrash => {
+                "OSDs are killed, made to stand still, and taken out and in, again and again"
+            }
         }
     }
 
@@ -93,9 +104,11 @@ impl Scene {
         if self == Self::Partition {
             cut::can().context("partition")?;
         }
-        if c.one.is_some() && matches!(self, Self::MonLeaderKill | Self::SlowDisk | Self::Partition) {
+        if c.one.is_some() && matches!(self, Self::MonLeaderKill | Self::SlowDisk | Self::Partition)
+        {
             bail!(
-                "{}: all daemons of 'spirula up' share one process; this drill needs each to be its own ('spirula host start')",
+                "{}: all daemons of 'spirula up' share one process; this drill needs each to be \
+                    its own ('spirula host start')",
                 self.name()
             );
         }
@@ -124,11 +137,13 @@ impl Scene {
     }
 }
 
-/// An OSD that is up and in and can be stopped from here. One that somebody took out is being emptied, and left to that.
+/// An OSD that is up and in and can be stopped from here. One that somebody took out is being
+/// emptied, and left to that.
 fn victim(r: &Run, draw: &mut Draw) -> Result<i32> {
     let can = |o: &&i32| r.cluster.one.is_some() || r.cluster.daemon(&format!("osd.{o}")).is_some();
     let here: Vec<i32> = r.up().iter().filter(can).copied().collect();
-    let all: Vec<i32> = r.session.look(move |m| here.into_iter().filter(|o| m.is_in(*o)).collect())?;
+    let all: Vec<i32> =
+        r.session.look(move |m| here.into_iter().filter(|o| m.is_in(*o)).collect())?;
     if let Some(osd) = r.args.osd {
         if !all.contains(&osd) {
             bail!("osd.{osd} is not up and in, or does not run on this machine");
@@ -143,7 +158,9 @@ fn victim(r: &Run, draw: &mut Draw) -> Result<i32> {
 fn take_down(r: &mut Run, osd: i32, by_force: bool) -> Result<()> {
     match (r.cluster.one.clone(), r.cluster.daemon(&format!("osd.{osd}")).cloned()) {
         (Some(dir), _) => {
-            r.event(&format!("osd.{osd} is stopped ('spirula osd stop': it shares its process with all others)"));
+            r.event(&format!(
+                "osd.{osd} is stopped ('spirula osd stop': it shares its process with all others)"
+            ));
             r.owe(Undo::StartOsd(dir.clone(), osd))?;
             spirula(&["osd", "stop", &osd.to_string()], &dir)
         }
@@ -180,25 +197,31 @@ fn hosts(r: &Run) -> Result<Vec<(String, Vec<i32>)>> {
     let tree = r.session.ask("osd tree")?;
     let nodes = tree["nodes"].as_array().into_iter().flatten().filter(|n| n["type"] == "host");
     let osds = |n: &Value| {
-        n["children"].as_array().into_iter().flatten().filter_map(|c| i32::try_from(c.as_i64()?).ok()).collect()
+        n["children"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|c| i32::try_from(c.as_i64()?).ok())
+            .collect()
     };
     Ok(nodes.filter_map(|n| Some((n["name"].as_str()?.to_owned(), osds(n)))).collect())
 }
 
-/// Do the monitors still have a quorum when so many of those that are in it are killed? It takes more than half of all that are in
-/// their map, also of those that are gone already.
+/// Do the monitors still have a quorum when so many of those that are in it are killed? It takes
+/// more than half of all that are in their map, also of those that are gone already.
 fn keeps_quorum(in_map: usize, in_quorum: usize, victims: usize) -> bool {
     in_quorum.saturating_sub(victims) * 2 > in_map
 }
 
 /// How many monitors are in their map, and the names of those in quorum.
 fn monitors(quorum_status: &Value) -> (usize, BTreeSet<&str>) {
-    let names = quorum_status["quorum_names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let names =
+        quorum_status["quorum_names"].as_array().into_iter().flatten().filter_map(Value::as_str);
     (quorum_status["monmap"]["mons"].as_array().map_or(0, Vec::len), names.collect())
 }
 
-/// Monitors and managers that say they are on this host and are processes here; none of the monitors, if the others would be no
-/// majority.
+/// Monitors and managers that say they are on this host and are processes here; none of the
+/// monitors, if the others would be no majority.
 fn others_of(r: &Run, host: &str) -> Result<Vec<Daemon>> {
     let mut out = Vec::new();
     let status = r.session.ask("quorum_status")?;
@@ -207,11 +230,13 @@ fn others_of(r: &Run, host: &str) -> Result<Vec<Daemon>> {
         let all = r.session.ask(&format!("{kind} metadata"))?;
         let all: Vec<&Value> = all.as_array().into_iter().flatten().collect();
         let own: Vec<&&Value> = all.iter().filter(|d| d["hostname"] == host).collect();
-        let voters = own.iter().filter_map(|d| d["name"].as_str()).filter(|name| quorum.contains(name));
+        let voters =
+            own.iter().filter_map(|d| d["name"].as_str()).filter(|name| quorum.contains(name));
         if kind == "mon" && !keeps_quorum(in_map, quorum.len(), voters.count()) {
             continue;
         }
-        let names = own.iter().filter_map(|d| d["name"].as_str()).map(|name| format!("{kind}.{name}"));
+        let names =
+            own.iter().filter_map(|d| d["name"].as_str()).map(|name| format!("{kind}.{name}"));
         out.extend(names.filter_map(|name| r.cluster.daemon(&name).cloned()));
     }
     Ok(out)
@@ -220,14 +245,21 @@ fn others_of(r: &Run, host: &str) -> Result<Vec<Daemon>> {
 fn host_kill(r: &mut Run, draw: &mut Draw) -> Result<()> {
     let osd = victim(r, draw)?;
     let host = hosts(r)?.into_iter().find(|(_, osds)| osds.contains(&osd));
-    let (host, osds) = host.with_context(|| format!("osd.{osd} is below no host in the CRUSH map"))?;
+    let (host, osds) =
+        host.with_context(|| format!("osd.{osd} is below no host in the CRUSH map"))?;
     let osds: Vec<i32> = osds.into_iter().filter(|o| r.up().contains(o)).collect();
-    if let Some(far) = osds.iter().find(|o| r.cluster.one.is_none() && r.cluster.daemon(&format!("osd.{o}")).is_none())
+    if let Some(far) = osds
+        .iter()
+        .find(|o| r.cluster.one.is_none() && r.cluster.daemon(&format!("osd.{o}")).is_none())
     {
         bail!("osd.{far} of the host {host} does not run on this machine");
     }
     let others = if r.cluster.one.is_some() { Vec::new() } else { others_of(r, &host)? };
-    r.event(&format!("the host {host} fails: {} OSDs, and {} other daemons", osds.len(), others.len()));
+    r.event(&format!(
+        "the host {host} fails: {} OSDs, and {} other daemons",
+        osds.len(),
+        others.len()
+    ));
     if osds.len() == r.up().len() {
         r.event("all OSDs are of this host: nobody is served meanwhile");
     }
@@ -240,11 +272,15 @@ fn host_kill(r: &mut Run, draw: &mut Draw) -> Result<()> {
         take_down(r, *osd, true)?;
     }
     let gone = osds.clone();
-    r.noticed(&format!("all OSDs of {host} are down"), move |r| gone.iter().all(|o| !r.up().contains(o)))?;
+    r.noticed(&format!("all OSDs of {host} are down"), move |r| {
+        gone.iter().all(|o| !r.up().contains(o))
+    })?;
     r.pass(r.args.hold as f64)?;
     back(r)?;
     let limit = Duration::from_secs(r.args.limit);
-    r.wait(&format!("all OSDs of {host} are up again"), limit, move |r| osds.iter().all(|o| r.up().contains(o)))?;
+    r.wait(&format!("all OSDs of {host} are up again"), limit, move |r| {
+        osds.iter().all(|o| r.up().contains(o))
+    })?;
     r.until_clean()
 }
 
@@ -266,7 +302,8 @@ fn networks(r: &Run) -> Result<Networks> {
             .filter_map(|o| Some((*o, at(*o)?)))
             .flat_map(|(o, a)| ips(&a.cluster).into_iter().map(move |ip| (o, ip)))
             .collect();
-        let clients: Vec<IpAddr> = up.iter().filter_map(|o| at(*o)).flat_map(|a| ips(&a.client)).collect();
+        let clients: Vec<IpAddr> =
+            up.iter().filter_map(|o| at(*o)).flat_map(|a| ips(&a.client)).collect();
         (cluster, clients)
     })?;
     public.extend(clients);
@@ -277,8 +314,11 @@ fn partition(r: &mut Run, draw: &mut Draw) -> Result<()> {
     let osd = victim(r, draw)?;
     let name = format!("osd.{osd}");
     let d = r.cluster.daemon(&name).with_context(|| format!("{name} is no process of its own"))?;
-    let space = space_of(d.pid).with_context(|| format!("the network of {name} may not be looked at"))?;
-    let with = |o: &&i32| r.cluster.daemon(&format!("osd.{o}")).is_some_and(|d| space_of(d.pid) == Some(space));
+    let space =
+        space_of(d.pid).with_context(|| format!("the network of {name} may not be looked at"))?;
+    let with = |o: &&i32| {
+        r.cluster.daemon(&format!("osd.{o}")).is_some_and(|d| space_of(d.pid) == Some(space))
+    };
     let gone: Vec<i32> = r.up().iter().filter(with).copied().collect();
     if gone.len() == r.up().len() {
         bail!("all OSDs share one network namespace: there is nobody to be cut off from");
@@ -291,11 +331,14 @@ fn partition(r: &mut Run, draw: &mut Draw) -> Result<()> {
         let far: BTreeSet<IpAddr> = far.collect();
         if far.iter().any(|ip| public.contains(ip)) {
             bail!(
-                "{name} shares its network with this drill, whose load would be cut off, too; run the drill on another host or in \
-                 another network namespace (the OSDs have no cluster network of their own, which alone could be cut)"
+                "{name} shares its network with this drill, whose load would be cut off, too; run \
+                    the drill on another host or in \
+                 another network namespace (the OSDs have no cluster network of their own, which \
+                 alone could be cut)"
             );
         }
-        cut.to = far.iter().map(|ip| format!("{ip}/{}", if ip.is_ipv6() { 128 } else { 32 })).collect();
+        cut.to =
+            far.iter().map(|ip| format!("{ip}/{}", if ip.is_ipv6() { 128 } else { 32 })).collect();
     }
     cut.is_free()?;
     let names = gone.iter().map(|o| format!("osd.{o}")).collect::<Vec<_>>().join(", ");
@@ -325,10 +368,15 @@ fn mon_leader_kill(r: &mut Run) -> Result<()> {
     let leader = quorum["quorum_leader_name"].as_str().unwrap_or_default().to_owned();
     let (in_map, in_quorum) = monitors(&quorum);
     if !keeps_quorum(in_map, in_quorum.len(), 1) {
-        bail!("{} of {in_map} monitors are in quorum; without the leader the others could not go on", in_quorum.len());
+        bail!(
+            "{} of {in_map} monitors are in quorum; without the leader the others could not go on",
+            in_quorum.len()
+        );
     }
     let name = format!("mon.{leader}");
-    let Some(d) = r.cluster.daemon(&name).cloned() else { bail!("the leader, {name}, does not run on this machine") };
+    let Some(d) = r.cluster.daemon(&name).cloned() else {
+        bail!("the leader, {name}, does not run on this machine")
+    };
     r.event(&format!("{name}, the leader, is killed (kill -9)"));
     r.owe(Undo::Start(Box::new(d.clone())))?;
     d.kill()?;
@@ -340,7 +388,9 @@ fn mon_leader_kill(r: &mut Run) -> Result<()> {
     r.pass(r.args.hold as f64)?;
     back(r)?;
     let limit = Duration::from_secs(r.args.limit);
-    r.wait(&format!("{name} is in quorum again"), limit, move |r| r.status().quorum.contains(&leader))?;
+    r.wait(&format!("{name} is in quorum again"), limit, move |r| {
+        r.status().quorum.contains(&leader)
+    })?;
     r.until_clean()
 }
 
@@ -380,7 +430,9 @@ fn rolling_restart(r: &mut Run) -> Result<()> {
 
 fn slow_disk(r: &mut Run, draw: &mut Draw) -> Result<()> {
     let osd = victim(r, draw)?;
-    let Some(d) = r.cluster.daemon(&format!("osd.{osd}")).cloned() else { bail!("osd.{osd} is no process of its own") };
+    let Some(d) = r.cluster.daemon(&format!("osd.{osd}")).cloned() else {
+        bail!("osd.{osd} is no process of its own")
+    };
     r.event(&format!("osd.{osd} stands still four fifths of the time"));
     r.owe(Undo::Go(d.name.clone(), d.pid, d.born))?;
     let end = r.args.hold;
@@ -391,7 +443,10 @@ fn slow_disk(r: &mut Run, draw: &mut Draw) -> Result<()> {
         r.pass(0.1)?;
     }
     let told = r.status().checks.iter().cloned().collect::<Vec<_>>().join(", ");
-    r.event(&format!("it goes on; the cluster said meanwhile: {}", if told.is_empty() { "nothing" } else { &told }));
+    r.event(&format!(
+        "it goes on; the cluster said meanwhile: {}",
+        if told.is_empty() { "nothing" } else { &told }
+    ));
     back(r)?;
     let limit = Duration::from_secs(r.args.limit);
     r.wait(&format!("osd.{osd} is up"), limit, |r| r.up().contains(&osd))?;
@@ -404,9 +459,13 @@ fn store_of(r: &Run, osd: i32) -> Result<PathBuf> {
     let own = all.as_array().into_iter().flatten().find(|o| o["id"] == osd);
     let data = own.and_then(|o| o["osd_data"].as_str()).map(PathBuf::from);
     let data = data.or_else(|| r.cluster.one.as_ref().map(|d| d.join(format!("osd.{osd}"))));
-    let block = data.with_context(|| format!("where osd.{osd} keeps its data is not known"))?.join("block");
+    let block =
+        data.with_context(|| format!("where osd.{osd} keeps its data is not known"))?.join("block");
     if !block.is_file() {
-        bail!("{} is no file on this machine: bits of a whole device are not flipped", block.display());
+        bail!(
+            "{} is no file on this machine: bits of a whole device are not flipped",
+            block.display()
+        );
     }
     Ok(block)
 }
@@ -429,7 +488,13 @@ fn places(path: &Path) -> Result<Vec<u64>> {
             let object = c.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
             c.starts_with(MAGIC) && object.is_some_and(|o| o.is_multiple_of(STILL))
         };
-        out.extend(part[..n].chunks(4096).enumerate().filter(|(_, c)| still(c)).map(|(i, _)| at + i as u64 * 4096));
+        out.extend(
+            part[..n]
+                .chunks(4096)
+                .enumerate()
+                .filter(|(_, c)| still(c))
+                .map(|(i, _)| at + i as u64 * 4096),
+        );
         at += n as u64;
     }
     Ok(out)
@@ -439,20 +504,26 @@ fn bit_flip(r: &mut Run, draw: &mut Draw) -> Result<()> {
     let osd = victim(r, draw)?;
     let path = store_of(r, osd)?;
     take_down(r, osd, false)?;
-    r.wait(&format!("osd.{osd} is down"), Duration::from_secs(r.args.limit), |r| !r.up().contains(&osd))?;
+    r.wait(&format!("osd.{osd} is down"), Duration::from_secs(r.args.limit), |r| {
+        !r.up().contains(&osd)
+    })?;
     let mut places = places(&path)?;
     if places.is_empty() {
         bail!("no data of this drill is in {} (encrypted or compressed?)", path.display());
     }
-    let file =
-        OpenOptions::new().read(true).write(true).open(&path).with_context(|| format!("open {}", path.display()))?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))?;
     r.rots()?;
     let mut flipped = 0;
     while flipped < FLIPS && !places.is_empty() {
         let place = places.swap_remove(draw.below(places.len() as u64) as usize) + 24;
         let mut byte = [0; 1];
         file.read_exact_at(&mut byte, place).with_context(|| format!("read {}", path.display()))?;
-        file.write_all_at(&[byte[0] ^ 4], place).with_context(|| format!("write {}", path.display()))?;
+        file.write_all_at(&[byte[0] ^ 4], place)
+            .with_context(|| format!("write {}", path.display()))?;
         flipped += 1;
     }
     file.sync_all().with_context(|| format!("write {}", path.display()))?;
@@ -465,19 +536,25 @@ fn bit_flip(r: &mut Run, draw: &mut Draw) -> Result<()> {
     let pool = r.geometry.pool;
     let pgs: Vec<String> = (0..r.geometry.pg_num).map(|i| format!("{pool}.{i:x}")).collect();
     let before = scrubbed(r)?;
-    r.event(&format!("all {} PGs of the pool are repaired: each object is read and compared", pgs.len()));
+    r.event(&format!(
+        "all {} PGs of the pool are repaired: each object is read and compared",
+        pgs.len()
+    ));
     for pg in &pgs {
         r.session.mgr_command(&json!({"prefix": "pg repair", "pgid": pg}))?;
     }
     let took = r.wait("all PGs were read and compared", limit, move |r| {
-        scrubbed(r).is_ok_and(|now| now.len() == before.len() && now.iter().zip(&before).all(|(a, b)| a.1 != b.1))
+        scrubbed(r).is_ok_and(|now| {
+            now.len() == before.len() && now.iter().zip(&before).all(|(a, b)| a.1 != b.1)
+        })
     })?;
     r.event(&format!("that took {:.1} s", took.as_secs_f64()));
     let (found, fixed) = repaired(r)?;
     r.event(&format!("the repairs found {found} errors and fixed {fixed}"));
     if fixed < found {
         bail!(
-            "{} of {found} errors that were found were not fixed; the objects that have them are removed",
+            "{} of {found} errors that were found were not fixed; the objects that have them are \
+                removed",
             found - fixed
         );
     }
@@ -486,18 +563,22 @@ fn bit_flip(r: &mut Run, draw: &mut Draw) -> Result<()> {
 
 /// When each PG of the pool was last scrubbed deeply, as the manager says.
 fn scrubbed(r: &Run) -> Result<Vec<(String, String)>> {
-    let dump = r.session.mgr_command(&json!({"prefix": "pg dump", "dumpcontents": ["pgs"], "format": "json"}))?;
+    let dump = r
+        .session
+        .mgr_command(&json!({"prefix": "pg dump", "dumpcontents": ["pgs"], "format": "json"}))?;
     let v: Value = serde_json::from_slice(&dump).context("'pg dump': the answer is not JSON")?;
     let all = v["pg_stats"].as_array().or_else(|| v["pg_map"]["pg_stats"].as_array());
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let own = format!("{}.", r.geometry.pool);
-    let pgs = all.into_iter().flatten().map(|p| (text(&p["pgid"]), text(&p["last_deep_scrub_stamp"])));
+    let pgs =
+        all.into_iter().flatten().map(|p| (text(&p["pgid"]), text(&p["last_deep_scrub_stamp"])));
     let mut out: Vec<(String, String)> = pgs.filter(|(pg, _)| pg.starts_with(&own)).collect();
     out.sort();
     Ok(out)
 }
 
-/// Errors that repairs of the pool's PGs told of in the cluster's log, and how many of them were fixed.
+/// Errors that repairs of the pool's PGs told of in the cluster's log, and how many of them were
+/// fixed.
 fn repaired(r: &Run) -> Result<(u64, u64)> {
     let log = r.session.command(&json!({"prefix": "log last", "num": 2000}))?;
     let log = String::from_utf8_lossy(&log);
@@ -530,7 +611,9 @@ fn disk_full(r: &mut Run) -> Result<()> {
     r.pass(r.args.hold as f64)?;
     r.put_back()?;
     let limit = Duration::from_secs(r.args.limit);
-    r.wait("there is room again", limit, |r| !r.status().checks.iter().any(|c| c == "OSD_FULL" || c == "POOL_FULL"))?;
+    r.wait("there is room again", limit, |r| {
+        !r.status().checks.iter().any(|c| c == "OSD_FULL" || c == "POOL_FULL")
+    })?;
     r.until_clean()
 }
 
@@ -583,7 +666,11 @@ mod tests {
             (1, 1, 1, false),
             (1, 0, 1, false),
         ] {
-            assert_eq!(keeps_quorum(in_map, in_quorum, victims), keeps, "{in_map} {in_quorum} {victims}");
+            assert_eq!(
+                keeps_quorum(in_map, in_quorum, victims),
+                keeps,
+                "{in_map} {in_quorum} {victims}"
+            );
         }
     }
 

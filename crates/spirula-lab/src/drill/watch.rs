@@ -1,4 +1,5 @@
-//! The runner of a drill: the load, the clock, what the cluster says meanwhile, and waiting for something with a limit.
+//! The runner of a drill: the load, the clock, what the cluster says meanwhile, and waiting for
+//! something with a limit.
 
 use super::cluster::Cluster;
 use super::load::{Seen, Verify, VerifyPlan};
@@ -59,7 +60,11 @@ impl Status {
             degraded: v["pgmap"]["degraded_objects"].as_u64().unwrap_or(0),
             recovering: v["pgmap"]["recovering_bytes_per_sec"].as_f64().unwrap_or(0.0),
             health: v["health"]["status"].as_str().unwrap_or_default().to_owned(),
-            checks: v["health"]["checks"].as_object().into_iter().flat_map(|o| o.keys().cloned()).collect(),
+            checks: v["health"]["checks"]
+                .as_object()
+                .into_iter()
+                .flat_map(|o| o.keys().cloned())
+                .collect(),
             quorum: names.filter_map(|n| n.as_str().map(str::to_owned)).collect(),
         }
     }
@@ -67,9 +72,12 @@ impl Status {
     /// Every PG is active and clean. One that is being scrubbed is, too.
     pub fn is_clean(&self) -> bool {
         let clean = |s: &str| {
-            s.split('+').all(|w| ["active", "clean", "scrubbing", "deep", "snaptrim", "snaptrim_wait"].contains(&w))
+            s.split('+').all(|w| {
+                ["active", "clean", "scrubbing", "deep", "snaptrim", "snaptrim_wait"].contains(&w)
+            })
         };
-        !self.states.is_empty() && self.states.iter().all(|(s, _)| clean(s) && s.contains("active+clean"))
+        !self.states.is_empty()
+            && self.states.iter().all(|(s, _)| clean(s) && s.contains("active+clean"))
     }
 }
 
@@ -129,10 +137,12 @@ impl Run {
         let name = a.pool.clone().unwrap_or_else(|| POOL.to_owned());
         let wanted = name.clone();
         let there = session.look(move |m| Geometry::of(m, &wanted).is_some())?;
-        let left = Undo::Objects { pool: name.clone(), made: !there && a.pool.is_none(), rotten: false };
+        let left =
+            Undo::Objects { pool: name.clone(), made: !there && a.pool.is_none(), rotten: false };
         journal.owe_as(owed::LAST, left.clone())?;
         let geometry = objects::find_pool(&session, &name, a.pool.is_none());
-        let placed = geometry.and_then(|g| Ok((Note::take(&session, g.pool, 1, a.objects.min(1024))?, g)));
+        let placed =
+            geometry.and_then(|g| Ok((Note::take(&session, g.pool, 1, a.objects.min(1024))?, g)));
         let (note, geometry) = match placed {
             Ok(placed) => placed,
             Err(e) => {
@@ -150,7 +160,8 @@ impl Run {
             seed: a.seed,
         };
         let load = Verify::new(plan);
-        let (seen, end_load, checked) = (load.seen.clone(), load.stop.clone(), load.checked.clone());
+        let (seen, end_load, checked) =
+            (load.seen.clone(), load.stop.clone(), load.checked.clone());
         let mut run = Self {
             session,
             cluster,
@@ -219,7 +230,8 @@ impl Run {
         &self.status
     }
 
-    /// This is to be undone in the end, and by whoever comes after us if we do not come to that; now it may be done.
+    /// This is to be undone in the end, and by whoever comes after us if we do not come to that;
+    /// now it may be done.
     ///
     /// # Errors
     /// When that cannot be written down; then it must not be done.
@@ -234,12 +246,17 @@ impl Run {
     /// As [`Run::owe`].
     pub fn rots(&mut self) -> Result<()> {
         let made = self.geometry.made;
-        self.journal.owe_as(owed::LAST, Undo::Objects { pool: self.geometry.name.clone(), made, rotten: true })
+        self.journal.owe_as(
+            owed::LAST,
+            Undo::Objects { pool: self.geometry.name.clone(), made, rotten: true },
+        )
     }
 
     /// Looks at the map, and now and then at the status.
     fn look(&mut self) {
-        if let Ok(up) = self.session.look(|m| (0..m.osd_state.len() as i32).filter(|o| m.is_up(*o)).collect()) {
+        if let Ok(up) =
+            self.session.look(|m| (0..m.osd_state.len() as i32).filter(|o| m.is_up(*o)).collect())
+        {
             self.up = up;
         }
         let now = clock::monotonic();
@@ -249,7 +266,10 @@ impl Run {
         let since = now.saturating_sub(self.asked).as_secs_f64();
         self.asked = now;
         let told = self.session.tell(&json!({"prefix": "status", "format": "json"}), PATIENCE);
-        let value = told.ok().filter(|t| t.result == 0).and_then(|t| serde_json::from_slice::<Value>(&t.output).ok());
+        let value = told
+            .ok()
+            .filter(|t| t.result == 0)
+            .and_then(|t| serde_json::from_slice::<Value>(&t.output).ok());
         let status = match &value {
             Some(v) => Status::of(v),
             None => Status { health: "the monitors do not answer".into(), ..self.status.clone() },
@@ -267,7 +287,8 @@ impl Run {
             }));
         }
         self.status = status;
-        let states: Vec<String> = self.status.states.iter().map(|(s, n)| format!("{n} {s}")).collect();
+        let states: Vec<String> =
+            self.status.states.iter().map(|(s, n)| format!("{n} {s}")).collect();
         let seen = crate::locked(&self.seen);
         let text = format!(
             "{} OSDs up, {}; {} acknowledged, {} lost, {} wrong",
@@ -306,7 +327,12 @@ impl Run {
     ///
     /// # Errors
     /// When it is not within the limit, or somebody interrupts.
-    pub fn wait(&mut self, what: &str, limit: Duration, is: impl Fn(&Self) -> bool) -> Result<Duration> {
+    pub fn wait(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        is: impl Fn(&Self) -> bool,
+    ) -> Result<Duration> {
         let begun = clock::monotonic();
         loop {
             self.look();
@@ -315,7 +341,11 @@ impl Run {
                 return Ok(waited);
             }
             if waited > limit {
-                bail!("waited {} s for this: {what}; PGs are {:?}", limit.as_secs(), self.status.states);
+                bail!(
+                    "waited {} s for this: {what}; PGs are {:?}",
+                    limit.as_secs(),
+                    self.status.states
+                );
             }
             self.interrupted()?;
             std::thread::sleep(LOOK);
@@ -353,7 +383,11 @@ impl Run {
                 return Ok(whole.max(took));
             }
             if whole > limit {
-                bail!("PGs do not stay active+clean within {} s: {:?}", limit.as_secs(), self.status.states);
+                bail!(
+                    "PGs do not stay active+clean within {} s: {:?}",
+                    limit.as_secs(),
+                    self.status.states
+                );
             }
         }
     }
@@ -369,7 +403,10 @@ impl Run {
         let took = before + waited;
         let most = self.clean.unwrap_or_default().max(took);
         self.clean = Some(most);
-        self.event(&format!("all PGs are active+clean, {:.1} s after it was put back", took.as_secs_f64()));
+        self.event(&format!(
+            "all PGs are active+clean, {:.1} s after it was put back",
+            took.as_secs_f64()
+        ));
         Ok(())
     }
 
@@ -381,8 +418,8 @@ impl Run {
         self.session.command(command).map(drop)
     }
 
-    /// Undoes what is owed but for the load's objects. All of it is tried; the first error is given, and what could not be undone
-    /// is owed still.
+    /// Undoes what is owed but for the load's objects. All of it is tried; the first error is
+    /// given, and what could not be undone is owed still.
     ///
     /// # Errors
     /// When something could not be put back.
@@ -393,7 +430,8 @@ impl Run {
         }
         let mut failed = Ok(());
         for (id, undo) in owed {
-            match undo.there(&self.session).and_then(|words| self.journal.done(id).map(|()| words)) {
+            match undo.there(&self.session).and_then(|words| self.journal.done(id).map(|()| words))
+            {
                 Ok(words) => self.event(&words),
                 Err(e) => {
                     self.event(&format!("could not be put back: {e:#}"));
@@ -403,7 +441,10 @@ impl Run {
         }
         let at = self.journal.path().display();
         failed.with_context(|| {
-            format!("what is owed still stands in {at}: the next drill, or 'spirula bench clean', tries again")
+            format!(
+                "what is owed still stands in {at}: the next drill, or 'spirula bench clean', \
+                tries again"
+            )
         })
     }
 
@@ -420,7 +461,8 @@ impl Run {
         });
         if self.stop.load(Ordering::Relaxed) {
             self.progress.say(
-                "interrupted: what was done is put back (a second time: at once, and the next drill puts it back)",
+                "interrupted: what was done is put back (a second time: at once, and the next \
+                    drill puts it back)",
             );
         }
         let put_back = self.put_back();
@@ -435,7 +477,8 @@ impl Run {
         self.pass(self.args.after as f64)
     }
 
-    /// Ends it: everything is read once more, and removed. Gives what was found, and whether that could be done.
+    /// Ends it: everything is read once more, and removed. Gives what was found, and whether that
+    /// could be done.
     pub fn end(mut self, sound: bool) -> (Value, Result<()>) {
         let ended = clock::monotonic();
         self.end_load.store(true, Ordering::Relaxed);
@@ -446,7 +489,10 @@ impl Run {
             self.loader.nudger()();
             if load.ended(wait).is_none() {
                 let n = self.checked.load(Ordering::Relaxed);
-                told = Err(anyhow::anyhow!("only {n} of {} objects could be read in the end", self.args.objects));
+                told = Err(anyhow::anyhow!(
+                    "only {n} of {} objects could be read in the end",
+                    self.args.objects
+                ));
             }
         }
         let found = self.found(ended);
@@ -458,10 +504,19 @@ impl Run {
     /// What the load left goes; what does not is owed still.
     fn clean_up(&mut self) {
         let objects = self.args.objects;
-        let rotten = self.journal.owed(owed::LAST).iter().any(|(_, u)| matches!(u, Undo::Objects { rotten: true, .. }));
+        let rotten = self
+            .journal
+            .owed(owed::LAST)
+            .iter()
+            .any(|(_, u)| matches!(u, Undo::Objects { rotten: true, .. }));
         let gone = self.note.take().map_or(Ok(()), |note| note.clean(&self.session, &[objects]));
         let left = gone.and_then(|()| {
-            super::leave_no_objects(&self.session, &self.geometry.name, self.geometry.made, rotten)?;
+            super::leave_no_objects(
+                &self.session,
+                &self.geometry.name,
+                self.geometry.made,
+                rotten,
+            )?;
             self.journal.done(owed::LAST)
         });
         if let Err(e) = left {
@@ -488,9 +543,11 @@ impl Run {
         for (i, (name, from)) in self.phases.iter().enumerate() {
             let to = self.phases.get(i + 1).map_or(ended, |p| p.1);
             let mut h = histogram();
-            // Of each operation counts when it was due: what waits belongs to the time in which it began to wait.
-            let begun_in =
-                |(at, took, _): &&(Duration, Duration, bool)| (*from..to).contains(&at.saturating_sub(*took));
+            // Of each operation counts when it was due: what waits belongs to the time in which it
+            // began to wait.
+            let begun_in = |(at, took, _): &&(Duration, Duration, bool)| {
+                (*from..to).contains(&at.saturating_sub(*took))
+            };
             for (_, took, _) in seen.done.iter().filter(begun_in) {
                 h.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
             }

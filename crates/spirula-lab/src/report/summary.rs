@@ -1,9 +1,14 @@
-//! What a page says in short, for whoever has to decide: who was faster by how much, what drills lost, and what held it up.
+//! What a page says in short, for whoever has to decide: who was faster by how much, what drills
+//! lost, and what held it up.
 //!
-//! Nothing is judged here that the page does not show further down; "within noise" is what the ranges of repeats say.
+//! Nothing is judged here that the page does not show further down; "within noise" is what the
+//! ranges of repeats say.
 
 use super::svg::{self, escape};
-use super::{Part, Range, drills_of, labels, list, loads_of, mysql_of, named, names, number, table, text, together};
+use super::{
+    Part, Range, drills_of, labels, list, loads_of, mysql_of, named, names, number, table, text,
+    together,
+};
 use crate::prelude::*;
 use crate::progress::ms;
 use std::fmt::Write as _;
@@ -27,11 +32,16 @@ fn pairs(parts: &[Part]) -> Vec<((String, String), Vec<Pair>)> {
         let labels = labels(&loads);
         for name in names(&loads, |_| true) {
             let of = |r: &Value, key: &dyn Fn(&Value) -> f64| {
-                Range::of(named(r, &name).iter().map(|r| key(r)).filter(|v| v.is_finite()).collect())
+                Range::of(
+                    named(r, &name).iter().map(|r| key(r)).filter(|v| v.is_finite()).collect(),
+                )
             };
             let iops = |r: &Value| number(&r["found"]["iops"]);
             let p99 = |r: &Value| number(&r["found"]["latency_ms"]["p99"]);
-            let mut measured = loads.iter().zip(&labels).filter_map(|(r, l)| Some((l, of(r, &iops)?, of(r, &p99))));
+            let mut measured = loads
+                .iter()
+                .zip(&labels)
+                .filter_map(|(r, l)| Some((l, of(r, &iops)?, of(r, &p99))));
             let Some((first, a, slow_a)) = measured.next() else { continue };
             for (other, b, slow_b) in measured.filter(|m| m.1.median > 0.0) {
                 let pair = Pair {
@@ -59,10 +69,12 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
 
 fn compared((first, other): &(String, String), pairs: &[Pair], out: &mut String) {
     let count = |f: &dyn Fn(&Pair) -> bool| pairs.iter().filter(|p| f(p)).count();
-    let (more, less) = (count(&|p| p.certain && p.ratio > 1.0), count(&|p| p.certain && p.ratio < 1.0));
+    let (more, less) =
+        (count(&|p| p.certain && p.ratio > 1.0), count(&|p| p.certain && p.ratio < 1.0));
     let _ = write!(
         out,
-        "<p>Of {} loads {first} did more than {other} in {more}, less in {less}; in {} the repeats differ as much as the two do \
+        "<p>Of {} loads {first} did more than {other} in {more}, less in {less}; in {} the repeats \
+            differ as much as the two do \
          (or there was one of each), and nothing can be said.",
         pairs.len(),
         pairs.len() - more - less,
@@ -79,11 +91,19 @@ fn compared((first, other): &(String, String), pairs: &[Pair], out: &mut String)
         .iter()
         .map(|p| {
             let part = p.part.split([' ', ':']).next().unwrap_or_default();
-            (if part.is_empty() { p.load.clone() } else { format!("{part}: {}", p.load) }, p.ratio, p.certain)
+            (
+                if part.is_empty() { p.load.clone() } else { format!("{part}: {}", p.load) },
+                p.ratio,
+                p.certain,
+            )
         })
         .collect();
     let title = format!("operations of {first}, by those of {other}");
-    let _ = write!(out, ".</p><div class=\"ratios\">{}</div>", svg::ratios(&title, first, other, &rows));
+    let _ = write!(
+        out,
+        ".</p><div class=\"ratios\">{}</div>",
+        svg::ratios(&title, first, other, &rows)
+    );
 }
 
 /// Rates of MariaDB over all numbers of users.
@@ -120,11 +140,13 @@ fn mysql_ratios(all: &[Value], labels: &[String], out: &mut String) {
     };
     let Some((first, label)) = all.first().zip(labels.first()) else { return };
     for (other, whose) in all.iter().zip(labels).skip(1) {
-        let both = list(&first["runs"]).filter_map(|r| Some(rate(first, &r["users"])? / rate(other, &r["users"])?));
+        let both = list(&first["runs"])
+            .filter_map(|r| Some(rate(first, &r["users"])? / rate(other, &r["users"])?));
         let Some(r) = Range::of(both.collect()) else { continue };
         let _ = write!(
             out,
-            "<p>With as many users, MariaDB on {} answered {:.2} times the queries a second that it did on {} ({:.2} to {:.2} times, by the \
+            "<p>With as many users, MariaDB on {} answered {:.2} times the queries a second that \
+                it did on {} ({:.2} to {:.2} times, by the \
              number of users).</p>",
             escape(label),
             r.median,
@@ -136,7 +158,15 @@ fn mysql_ratios(all: &[Value], labels: &[String], out: &mut String) {
 }
 
 fn drills(parts: &[Part], out: &mut String) {
-    let head = ["drill", "whose", "acknowledged writes lost", "wrong bytes", "longest wait", "noticed", "clean after"];
+    let head = [
+        "drill",
+        "whose",
+        "acknowledged writes lost",
+        "wrong bytes",
+        "longest wait",
+        "noticed",
+        "clean after",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for r in parts.iter().flat_map(|p| drills_of(&p.results)) {
         let v = &r["verdict"];
@@ -168,7 +198,9 @@ fn limits(parts: &[Part], out: &mut String) {
     for run in runs.filter(|r| r["bottleneck"]["what"].is_string()) {
         all += 1;
         let used = |key: &str| run["used"][key].as_f64();
-        if let (Some(took), Some(seconds), Some(cores)) = (used("watching_cpu_s"), used("seconds"), used("cores")) {
+        if let (Some(took), Some(seconds), Some(cores)) =
+            (used("watching_cpu_s"), used("seconds"), used("cores"))
+        {
             watching += took;
             others += used("others_cores").unwrap_or(0.0) * seconds;
             there += seconds * cores;
@@ -188,7 +220,8 @@ fn limits(parts: &[Part], out: &mut String) {
     if there > 0.0 {
         let _ = write!(
             out,
-            " Of the CPUs of this machine {:.0} % went to what is neither a cluster's nor the lab's (kernel threads, other programs), and \
+            " Of the CPUs of this machine {:.0} % went to what is neither a cluster's nor the \
+                lab's (kernel threads, other programs), and \
              {:.2} % to watching the machine.",
             100.0 * others / there,
             100.0 * watching / there
@@ -200,7 +233,10 @@ fn limits(parts: &[Part], out: &mut String) {
 /// The beginning of a page; empty where there is nothing to sum up.
 pub(super) fn summary(parts: &[Part]) -> String {
     let mut said = String::new();
-    pairs(parts).iter().filter(|(_, p)| p.len() > 1).for_each(|(who, pairs)| compared(who, pairs, &mut said));
+    pairs(parts)
+        .iter()
+        .filter(|(_, p)| p.len() > 1)
+        .for_each(|(who, pairs)| compared(who, pairs, &mut said));
     mysql(parts, &mut said);
     drills(parts, &mut said);
     if said.is_empty() {
@@ -217,8 +253,7 @@ mod tests {
     #[test]
     fn mariadbs_are_compared_by_the_number_of_their_users() {
         let r = |label: &str, rates: &[f64]| {
-            let run =
-                |(i, v): (usize, &f64)| json!({"name": format!("mysql {i}"), "users": 4 + i, "found": {"iops": v}});
+            let run = |(i, v): (usize, &f64)| json!({"name": format!("mysql {i}"), "users": 4 + i, "found": {"iops": v}});
             json!({"kind": "bench", "what": "mysql", "label": label, "runs": rates.iter().enumerate().map(run).collect::<Vec<_>>()})
         };
         let results = vec![
@@ -228,7 +263,8 @@ mod tests {
         ];
         let said = summary(&[Part { results, ..Part::default() }]);
         for want in [
-            "MariaDB on ours answered 2.50 times the queries a second that it did on theirs (2.00 to 3.00 times",
+            "MariaDB on ours answered 2.50 times the queries a second that it did on theirs (2.00 \
+                to 3.00 times",
             "0.62 times the queries a second that it did on local &lt;disk&gt; (0.50 to 0.75 times",
         ] {
             assert!(said.contains(want), "{want}: {said}");
@@ -244,11 +280,14 @@ mod tests {
         };
         let bench = |what: &str, label: &str, runs: Vec<Value>| json!({"kind": "bench", "what": what, "label": label, "runs": runs});
         let both = |load: &str, a: [f64; 2], b: [f64; 2]| {
-            let of = |label: &str, v: [f64; 2]| bench("objects", label, v.iter().map(|v| run(load, *v)).collect());
+            let of = |label: &str, v: [f64; 2]| {
+                bench("objects", label, v.iter().map(|v| run(load, *v)).collect())
+            };
             [of("ours", a), of("theirs", b)]
         };
         // Results of one label that measured other things are still of one label.
-        let loads = [both("w", [20.0, 22.0], [10.0, 11.0]), both("r", [9.0, 12.0], [10.0, 11.0])].concat();
+        let loads =
+            [both("w", [20.0, 22.0], [10.0, 11.0]), both("r", [9.0, 12.0], [10.0, 11.0])].concat();
         let drill = json!({"kind": "drill", "what": "osd-kill", "label": "ours", "verdict": {"lost": 0, "wrong": 3}});
         let parts = [
             Part { title: "Loads (2): x".into(), results: loads, ..Part::default() },
@@ -269,7 +308,10 @@ mod tests {
             assert!(said.contains(want), "{want}: {said}");
         }
         assert_eq!(
-            summary(&[Part { results: vec![bench("objects", "a", vec![run("w", 1.0)])], ..Part::default() }]),
+            summary(&[Part {
+                results: vec![bench("objects", "a", vec![run("w", 1.0)])],
+                ..Part::default()
+            }]),
             ""
         );
     }

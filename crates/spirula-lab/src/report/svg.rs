@@ -1,6 +1,7 @@
 //! Charts as inline SVG: lines over a plain or logarithmic axis, and stacked states over time.
 //!
-//! Colours are those of the page's style sheet (`.s0`, `.s1`, …), so that a chart is legible in light, in dark and on paper.
+//! Colours are those of the page's style sheet (`.s0`, `.s1`, …), so that a chart is legible in
+//! light, in dark and on paper.
 
 use std::fmt::Write as _;
 
@@ -40,8 +41,13 @@ fn short(v: f64) -> String {
         a if a >= 1e4 => (v / 1e3, "k"),
         _ => (v, ""),
     };
-    let text = if v.abs() >= 100.0 || v.fract() == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") };
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text };
+    let text =
+        if v.abs() >= 100.0 || v.fract() == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") };
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    };
     text + unit
 }
 
@@ -74,9 +80,11 @@ fn head(out: &mut String, title: &str, x: &str, y: &str) {
     // Writing to a string does not fail.
     let _ = write!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{name}\"><text class=\"t\" x=\"{LEFT}\" y=\"16\">{name}</text>\
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{name}\"><text \
+            class=\"t\" x=\"{LEFT}\" y=\"16\">{name}</text>\
          <text class=\"a\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\
-         <text class=\"a\" transform=\"translate(12 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+         <text class=\"a\" transform=\"translate(12 {}) rotate(-90)\" \
+         text-anchor=\"middle\">{}</text>",
         WIDTH - RIGHT,
         HEIGHT - 6.0,
         escape(x),
@@ -88,7 +96,8 @@ fn head(out: &mut String, title: &str, x: &str, y: &str) {
 impl Chart {
     /// The chart; empty where there is nothing to show.
     pub fn svg(&self) -> String {
-        let points = || self.lines.iter().flat_map(|l| &l.1).filter(|p| p.0.is_finite() && p.1.is_finite());
+        let points =
+            || self.lines.iter().flat_map(|l| &l.1).filter(|p| p.0.is_finite() && p.1.is_finite());
         let tx = |x: f64| if self.log_x { x.max(1e-9).log10() } else { x };
         let (mut low, mut high, mut top) = (f64::MAX, f64::MIN, 0f64);
         for (x, y) in points() {
@@ -102,7 +111,11 @@ impl Chart {
         }
         // Above the lines there is room for their names.
         let names = self.lines.len().div_ceil(self.together.max(1));
-        let taken = if self.lines.len() > 1 { (8.0 + 14.0 * names as f64) / (HEIGHT - TOP - BOTTOM) } else { 0.05 };
+        let taken = if self.lines.len() > 1 {
+            (8.0 + 14.0 * names as f64) / (HEIGHT - TOP - BOTTOM)
+        } else {
+            0.05
+        };
         let top = if top <= 0.0 { 1.0 } else { top / (1.0 - taken.min(0.4)) };
         let px = |x: f64| LEFT + (tx(x) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
         let py = |y: f64| HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM);
@@ -114,7 +127,8 @@ impl Chart {
             let at = py(y);
             let _ = write!(
                 out,
-                "<line class=\"g\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text class=\"a\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<line class=\"g\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text \
+                    class=\"a\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 WIDTH - RIGHT,
                 LEFT - 6.0,
                 at + 4.0,
@@ -129,7 +143,8 @@ impl Chart {
             let at = LEFT + (x - low) / (high - low) * (WIDTH - LEFT - RIGHT);
             let _ = write!(
                 out,
-                "<line class=\"g\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"a\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                "<line class=\"g\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text \
+                    class=\"a\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 HEIGHT - BOTTOM,
                 HEIGHT - BOTTOM + 15.0,
                 short(v)
@@ -150,10 +165,17 @@ impl Chart {
                 [] => continue,
                 [one] => {
                     let (cx, cy) = one.split_once(',').unwrap_or_default();
-                    let _ = write!(out, "<circle class=\"d s{colour}\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"/>");
+                    let _ = write!(
+                        out,
+                        "<circle class=\"d s{colour}\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"/>"
+                    );
                 }
                 all => {
-                    let _ = write!(out, "<polyline class=\"l s{colour}{dashed}\" points=\"{}\"/>", all.join(" "));
+                    let _ = write!(
+                        out,
+                        "<polyline class=\"l s{colour}{dashed}\" points=\"{}\"/>",
+                        all.join(" ")
+                    );
                 }
             }
             // Dashed lines have the colour of a whole one, which says whose they are.
@@ -179,7 +201,8 @@ impl Chart {
 
 /// States over time, stacked: at each time how many are in which state.
 pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> String {
-    let mut names: Vec<&str> = samples.iter().flat_map(|s| s.1.iter().map(|(n, _)| n.as_str())).collect();
+    let mut names: Vec<&str> =
+        samples.iter().flat_map(|s| s.1.iter().map(|(n, _)| n.as_str())).collect();
     names.sort_unstable();
     names.dedup();
     // What is good is at the bottom.
@@ -202,7 +225,8 @@ pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> S
             y -= h;
             let _ = write!(
                 out,
-                "<rect class=\"b s{}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{h:.1}\"/>",
+                "<rect class=\"b s{}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
+                    height=\"{h:.1}\"/>",
                 colour % COLOURS,
                 px(s.0),
                 (px(to) - px(s.0)).max(0.3)
@@ -243,7 +267,8 @@ pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> S
     out + "</svg>"
 }
 
-/// Ratios of two, a row each, on a logarithmic axis around 1: name, ratio, and whether it is more than noise.
+/// Ratios of two, a row each, on a logarithmic axis around 1: name, ratio, and whether it is more
+/// than noise.
 pub fn ratios(title: &str, first: &str, other: &str, rows: &[(String, f64, bool)]) -> String {
     const ROW: f64 = 17.0;
     /// Names stand on the left, the figures on the right.
@@ -264,8 +289,10 @@ pub fn ratios(title: &str, first: &str, other: &str, rows: &[(String, f64, bool)
     };
     let name = escape(title);
     let mut out = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{name}\"><text class=\"t\" x=\"12\" y=\"16\">{name}</text>\
-         <text class=\"a\" x=\"{:.1}\" y=\"{}\" text-anchor=\"end\">← more: {}</text><text class=\"a\" x=\"{:.1}\" y=\"{}\">more: {} →</text>",
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{name}\"><text \
+            class=\"t\" x=\"12\" y=\"16\">{name}</text>\
+         <text class=\"a\" x=\"{:.1}\" y=\"{}\" text-anchor=\"end\">← more: {}</text><text \
+         class=\"a\" x=\"{:.1}\" y=\"{}\">more: {} →</text>",
         px(1.0) - 8.0,
         TOP + 8.0,
         escape(other),
@@ -276,7 +303,8 @@ pub fn ratios(title: &str, first: &str, other: &str, rows: &[(String, f64, bool)
     let mut double = -far;
     while double <= far {
         let (ratio, class) = (2f64.powf(double), if double == 0.0 { "one" } else { "g" });
-        let label = if ratio < 1.0 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.0}") };
+        let label =
+            if ratio < 1.0 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.0}") };
         let _ = write!(
             out,
             "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{end:.1}\"/>\
@@ -332,7 +360,9 @@ mod tests {
         };
         let svg = c.svg();
         assert!(
-            svg.contains("a &lt; b &amp; &quot;c&quot;") && !svg.contains("NaN") && svg.ends_with("</svg>"),
+            svg.contains("a &lt; b &amp; &quot;c&quot;")
+                && !svg.contains("NaN")
+                && svg.ends_with("</svg>"),
             "{svg}"
         );
         assert!(svg.contains("<circle") && svg.contains("<polyline"));
@@ -340,7 +370,11 @@ mod tests {
             (short(1500.0), short(0.25), short(2e7), short(12_500.0)),
             ("1500".into(), "0.25".into(), "20M".into(), "12.50k".replace("0k", "k"))
         );
-        let s = states("t", &[(0.0, vec![("active+clean".into(), 8.0)]), (5.0, vec![("peering".into(), 8.0)])], 10.0);
+        let s = states(
+            "t",
+            &[(0.0, vec![("active+clean".into(), 8.0)]), (5.0, vec![("peering".into(), 8.0)])],
+            10.0,
+        );
         assert_eq!(s.matches("<rect").count(), 2);
     }
 }

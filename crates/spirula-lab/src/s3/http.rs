@@ -1,7 +1,8 @@
-//! As much of HTTP/1.1 as a load needs: one connection, one request at a time, bodies of known length or in chunks.
+//! As much of HTTP/1.1 as a load needs: one connection, one request at a time, bodies of known
+//! length or in chunks.
 //!
-//! Without encryption: what is measured is the gateway, and those of a cluster listen beside it. Whatever the other side sends has a
-//! bound.
+//! Without encryption: what is measured is the gateway, and those of a cluster listen beside it.
+//! Whatever the other side sends has a bound.
 
 use crate::bail;
 use crate::prelude::*;
@@ -44,8 +45,9 @@ pub fn host_of(url: &str) -> Result<String> {
     if host.is_empty() || host.contains(['/', '?', '@', ' ']) {
         bail!("'{url}': an endpoint is named http://HOST:PORT");
     }
-    let has_port =
-        host.rsplit_once(':').is_some_and(|(h, p)| p.parse::<u16>().is_ok() && (!h.contains(':') || h.ends_with(']')));
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(h, p)| p.parse::<u16>().is_ok() && (!h.contains(':') || h.ends_with(']')));
     Ok(if has_port { host.to_owned() } else { format!("{host}:80") })
 }
 
@@ -56,7 +58,8 @@ impl Http {
     }
 
     fn connect(&self) -> Result<BufReader<TcpStream>> {
-        let addr = self.host.to_socket_addrs().with_context(|| format!("find {}", self.host))?.next();
+        let addr =
+            self.host.to_socket_addrs().with_context(|| format!("find {}", self.host))?.next();
         let addr = addr.with_context(|| format!("{} has no address", self.host))?;
         let link = TcpStream::connect_timeout(&addr, Duration::from_secs(10));
         let link = link.with_context(|| format!("connect to {}", self.host))?;
@@ -67,7 +70,8 @@ impl Http {
         Ok(BufReader::with_capacity(64 << 10, link))
     }
 
-    /// Sends a request and waits for its answer. A connection that was used before and is found closed is made anew once.
+    /// Sends a request and waits for its answer. A connection that was used before and is found
+    /// closed is made anew once.
     ///
     /// # Errors
     /// When there is no answer, or none that can be understood.
@@ -89,7 +93,8 @@ impl Http {
             .and_then(|()| to.write_all(body))
             .with_context(|| format!("write to {}", self.host))?;
         let no_body = head.starts_with("HEAD ");
-        let (answer, goes_on) = read(&mut link, no_body).with_context(|| format!("read from {}", self.host))?;
+        let (answer, goes_on) =
+            read(&mut link, no_body).with_context(|| format!("read from {}", self.host))?;
         if goes_on {
             self.link = Some(link);
         }
@@ -109,9 +114,13 @@ fn line(link: &mut impl BufRead) -> Result<String> {
 /// An answer, and whether the connection may be used again.
 fn read(link: &mut impl BufRead, no_body: bool) -> Result<(Answer, bool)> {
     let first = line(link)?;
-    let status = first.strip_prefix("HTTP/1.").and_then(|r| r.split(' ').nth(1)).and_then(|s| s.parse().ok());
+    let status = first
+        .strip_prefix("HTTP/1.")
+        .and_then(|r| r.split(' ').nth(1))
+        .and_then(|s| s.parse().ok());
     let Some(status) = status else { bail!("that is no HTTP: '{}'", first.escape_debug()) };
-    let (mut length, mut chunked, mut goes_on, mut ended) = (None, false, first.starts_with("HTTP/1.1"), false);
+    let (mut length, mut chunked, mut goes_on, mut ended) =
+        (None, false, first.starts_with("HTTP/1.1"), false);
     for _ in 0..LINES {
         let text = line(link)?;
         if text.is_empty() {
@@ -121,7 +130,9 @@ fn read(link: &mut impl BufRead, no_body: bool) -> Result<(Answer, bool)> {
         let (name, value) = text.split_once(':').unwrap_or((&text, ""));
         let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = Some(value.parse::<u64>().context("a length that is no number")?),
+            "content-length" => {
+                length = Some(value.parse::<u64>().context("a length that is no number")?)
+            }
             "transfer-encoding" => chunked = value.eq_ignore_ascii_case("chunked"),
             "connection" => goes_on = !value.eq_ignore_ascii_case("close"),
             _ => {}
@@ -181,13 +192,18 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let answer = |status, body: &str| Answer { status, body: body.into() };
-        let (a, goes_on) = of("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX: y\r\n\r\nabcHTTP").unwrap();
+        let (a, goes_on) =
+            of("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX: y\r\n\r\nabcHTTP").unwrap();
         assert_eq!((a, goes_on), (answer(200, "abc"), true));
-        let (a, _) =
-            of("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n3\r\nabc\r\n1;x\r\nd\r\n0\r\n\r\n").unwrap();
+        let (a, _) = of("HTTP/1.1 200 OK\r\ntransfer-encoding: \
+                Chunked\r\n\r\n3\r\nabc\r\n1;x\r\nd\r\n0\r\n\r\n")
+        .unwrap();
         assert_eq!(a, answer(200, "abcd"));
         assert_eq!(of("HTTP/1.1 204 No\r\n\r\n").unwrap(), (answer(204, ""), true));
-        assert_eq!(of("HTTP/1.1 404 No\r\nConnection: close\r\n\r\nall").unwrap(), (answer(404, "all"), false));
+        assert_eq!(
+            of("HTTP/1.1 404 No\r\nConnection: close\r\n\r\nall").unwrap(),
+            (answer(404, "all"), false)
+        );
         let long = "x".repeat(LINE as usize + 1);
         for bad in [
             "",

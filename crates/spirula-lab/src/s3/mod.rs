@@ -1,13 +1,15 @@
-//! `spirula bench s3`: objects of an S3 endpoint are put, read, listed and deleted; a gateway of the cluster's (`spirula up --with rgw`), or
-//! any other.
+//! `spirula bench s3`: objects of an S3 endpoint are put, read, listed and deleted; a gateway of
+//! the cluster's (`spirula up --with rgw`), or any other.
 //!
 //! * [`http`] — connections; [`sign`] — signatures of requests
 //!
-//! Each of the threads has a connection and at most one request under way; latency counts from sending to the answer.
+//! Each of the threads has a connection and at most one request under way; latency counts from
+//! sending to the answer.
 //!
-//! **Nothing is left.** Objects are called `spirula-bench.HOST.WHERE.PID.BEGAN.THREAD.N`: the name says which process wrote them. A run
-//! first removes those of processes that are gone, among those that were on this machine ([`crate::litter`] says why only there), and in
-//! the end its own; where none was named, the bucket goes, too, if nobody has an object in it.
+//! **Nothing is left.** Objects are called `spirula-bench.HOST.WHERE.PID.BEGAN.THREAD.N`: the name
+//! says which process wrote them. A run first removes those of processes that are gone, among those
+//! that were on this machine ([`crate::litter`] says why only there), and in the end its own; where
+//! none was named, the bucket goes, too, if nobody has an object in it.
 
 pub mod http;
 pub mod sign;
@@ -49,8 +51,10 @@ impl Site {
         let file = a.keys.clone().or_else(|| Some(a.dir.join("rgw.json")).filter(|f| f.exists()));
         let facts: Value = match &file {
             Some(file) => {
-                let text = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
-                serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", file.display()))?
+                let text =
+                    std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+                serde_json::from_slice(&text)
+                    .with_context(|| format!("{} is not JSON", file.display()))?
             }
             None => Value::Null,
         };
@@ -58,14 +62,22 @@ impl Site {
         let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let endpoint = a.endpoint.clone().or_else(|| fact("url"));
         let endpoint = endpoint.context(
-            "no endpoint is named: give --endpoint http://HOST:PORT, or --dir of a cluster that was started with 'spirula up --with rgw'",
+            "no endpoint is named: give --endpoint http://HOST:PORT, or --dir of a cluster that \
+                was started with 'spirula up --with rgw'",
         )?;
-        let missing = || "no keys are named: give --keys FILE (JSON with access_key and secret_key), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+        let missing = || {
+            "no keys are named: give --keys FILE (JSON with access_key and \
+            secret_key), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        };
         Ok(Self {
             host: host_of(&endpoint)?,
             keys: Keys {
-                access: fact("access_key").or_else(|| variable("AWS_ACCESS_KEY_ID")).with_context(missing)?,
-                secret: fact("secret_key").or_else(|| variable("AWS_SECRET_ACCESS_KEY")).with_context(missing)?,
+                access: fact("access_key")
+                    .or_else(|| variable("AWS_ACCESS_KEY_ID"))
+                    .with_context(missing)?,
+                secret: fact("secret_key")
+                    .or_else(|| variable("AWS_SECRET_ACCESS_KEY"))
+                    .with_context(missing)?,
                 region: a.region.clone(),
             },
             bucket: a.bucket.clone().unwrap_or_else(|| BUCKET.to_owned()),
@@ -90,7 +102,8 @@ impl Site {
         let signed = authorization(&self.keys, &asked);
         let mark = if query.is_empty() { "" } else { "?" };
         let head = format!(
-            "{method} {path}{mark}{query} HTTP/1.1\r\nHost: {host}\r\nx-amz-date: {at}\r\nx-amz-content-sha256: {body_hash}\r\n\
+            "{method} {path}{mark}{query} HTTP/1.1\r\nHost: {host}\r\nx-amz-date: \
+                {at}\r\nx-amz-content-sha256: {body_hash}\r\n\
              Authorization: {signed}\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
@@ -98,7 +111,14 @@ impl Site {
     }
 
     /// A request without a body that must succeed, or have one of these answers.
-    fn must(&self, http: &mut Http, method: &str, key: &str, words: &[(&str, &str)], also: &[u16]) -> Result<Answer> {
+    fn must(
+        &self,
+        http: &mut Http,
+        method: &str,
+        key: &str,
+        words: &[(&str, &str)],
+        also: &[u16],
+    ) -> Result<Answer> {
         let answer = self.ask(http, method, key, words, b"", &hash(b""))?;
         if answer.status >= 300 && !also.contains(&answer.status) {
             bail!("{method} {}/{key}: {}", self.bucket, refusal(&answer));
@@ -108,8 +128,13 @@ impl Site {
 
     /// Names of objects, a part of them.
     fn list(&self, http: &mut Http, prefix: &str) -> Result<Vec<String>> {
-        let answer =
-            self.must(http, "GET", "", &[("list-type", "2"), ("max-keys", LISTED), ("prefix", prefix)], &[])?;
+        let answer = self.must(
+            http,
+            "GET",
+            "",
+            &[("list-type", "2"), ("max-keys", LISTED), ("prefix", prefix)],
+            &[],
+        )?;
         Ok(elements(&String::from_utf8_lossy(&answer.body), "Key").map(str::to_owned).collect())
     }
 
@@ -129,14 +154,17 @@ impl Site {
                 all += 1;
             }
             match names.last() {
-                Some(last) if elements(&text, "IsTruncated").next() == Some("true") => after = (*last).to_owned(),
+                Some(last) if elements(&text, "IsTruncated").next() == Some("true") => {
+                    after = (*last).to_owned()
+                }
                 _ => return Ok(all),
             }
         }
     }
 }
 
-/// What stands in the elements of that name. Those that are read hold no markup: names of our own objects, words of the protocol.
+/// What stands in the elements of that name. Those that are read hold no markup: names of our own
+/// objects, words of the protocol.
 fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = text;
@@ -153,10 +181,13 @@ fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
 fn refusal(a: &Answer) -> String {
     let text = String::from_utf8_lossy(&a.body);
     let word = |name: &str| elements(&text, name).next().unwrap_or_default().to_owned();
-    format!("the endpoint refuses: {} {} {}", a.status, word("Code"), word("Message")).trim_end().to_owned()
+    format!("the endpoint refuses: {} {} {}", a.status, word("Code"), word("Message"))
+        .trim_end()
+        .to_owned()
 }
 
-/// What the names of objects of all runs begin with that were on this machine, and what those of this run do.
+/// What the names of objects of all runs begin with that were on this machine, and what those of
+/// this run do.
 fn prefixes() -> (String, String) {
     let place = hash(here().as_bytes());
     let all = format!("spirula-bench.{}.{}.", hostname(), place.get(..8).unwrap_or_default());
@@ -247,20 +278,29 @@ impl Work {
         }
     }
 
-    fn run(mut self, begun: Instant, ops: &AtomicU64, stop: &AtomicBool) -> (u64, Record, Result<()>) {
+    fn run(
+        mut self,
+        begun: Instant,
+        ops: &AtomicU64,
+        stop: &AtomicBool,
+    ) -> (u64, Record, Result<()>) {
         let mut http = Http::new(&self.site.host);
         let mut record = Record::default();
         let is_read = matches!(self.kind, S3Kind::Get | S3Kind::List);
         loop {
             let nothing = self.there == 0 && matches!(self.kind, S3Kind::Get | S3Kind::Delete);
-            if nothing || stop.load(Ordering::Relaxed) || self.end.is_some_and(|e| begun.elapsed() >= e) {
+            if nothing
+                || stop.load(Ordering::Relaxed)
+                || self.end.is_some_and(|e| begun.elapsed() >= e)
+            {
                 return (self.there, record, Ok(()));
             }
             let from = Instant::now();
             match self.once(&mut http) {
                 Ok(bytes) => record.add(begun.elapsed(), from.elapsed(), bytes, is_read),
                 Err(e) => {
-                    // The others end, too: what is told is one failure, not as many as there are threads.
+                    // The others end, too: what is told is one failure, not as many as there are
+                    // threads.
                     stop.store(true, Ordering::Relaxed);
                     return (self.there, record, Err(e));
                 }
@@ -296,7 +336,9 @@ impl Run<'_> {
                 draw: Draw::new(0x53 + i as u64),
             };
             let (ops, stop) = (ops.clone(), stop.clone());
-            let thread = std::thread::Builder::new().name("s3".into()).spawn(move || work.run(begun, &ops, &stop));
+            let thread = std::thread::Builder::new()
+                .name("s3".into())
+                .spawn(move || work.run(begun, &ops, &stop));
             threads.push(thread.context("start a thread")?);
         }
         let total: u64 = self.there.iter().sum();
@@ -311,14 +353,17 @@ impl Run<'_> {
                 watch.look();
             }
             let done = ops.load(Ordering::Relaxed);
-            let part =
-                end.map_or(done as f64 / total.max(1) as f64, |e| begun.elapsed().as_secs_f64() / e.as_secs_f64());
+            let part = end.map_or(done as f64 / total.max(1) as f64, |e| {
+                begun.elapsed().as_secs_f64() / e.as_secs_f64()
+            });
             let rate = done as f64 / begun.elapsed().as_secs_f64().max(0.001);
             shown.progress.at(part, &format!("{name}: {rate:.0} op/s"));
         }
         let (mut record, mut failed) = (Record::default(), Ok(()));
         for (i, thread) in threads.into_iter().enumerate() {
-            let Ok((there, found, outcome)) = thread.join() else { bail!("a thread of the load ended badly") };
+            let Ok((there, found, outcome)) = thread.join() else {
+                bail!("a thread of the load ended badly")
+            };
             if let Some(slot) = self.there.get_mut(i) {
                 *slot = there;
             }
@@ -331,7 +376,8 @@ impl Run<'_> {
         }
         if record.ops == 0 {
             bail!(
-                "{name}: there was nothing to do: put objects first ('spirula bench s3 put {name}')",
+                "{name}: there was nothing to do: put objects first ('spirula bench s3 put \
+                    {name}')",
                 name = kind.name()
             );
         }
@@ -356,11 +402,14 @@ impl Run<'_> {
 /// `spirula bench s3`.
 ///
 /// # Errors
-/// When the endpoint cannot be reached or refuses, with its words; what was put is removed then, too.
+/// When the endpoint cannot be reached or refuses, with its words; what was put is removed then,
+/// too.
 pub fn s3(lab: &Lab, a: &S3Args) -> Result<()> {
     let site = Site::find(a)?;
     let mut http = Http::new(&site.host);
-    let there = site.must(&mut http, "GET", "", &[("list-type", "2"), ("max-keys", "1")], &[404])?.status != 404;
+    let there =
+        site.must(&mut http, "GET", "", &[("list-type", "2"), ("max-keys", "1")], &[404])?.status
+            != 404;
     if !there && a.bucket.is_some() {
         bail!("there is no bucket '{}' at http://{}", site.bucket, site.host);
     }
@@ -371,9 +420,14 @@ pub fn s3(lab: &Lab, a: &S3Args) -> Result<()> {
     let (all, own) = prefixes();
     let swept = site.sweep(&mut http, &all, |name| is_dead(&all, name))?;
     if swept > 0 {
-        shown.progress.say(&format!("removed {swept} objects that runs which were killed had left"));
+        shown
+            .progress
+            .say(&format!("removed {swept} objects that runs which were killed had left"));
     }
-    shown.results.set("cluster", json!({"endpoint": format!("http://{}", site.host), "bucket": site.bucket}));
+    shown.results.set(
+        "cluster",
+        json!({"endpoint": format!("http://{}", site.host), "bucket": site.bucket}),
+    );
     let body = noise(0x53, usize::try_from(a.size).unwrap_or(usize::MAX));
     let sum = hash(&body);
     let mut run = Run {
@@ -390,7 +444,8 @@ pub fn s3(lab: &Lab, a: &S3Args) -> Result<()> {
     });
     // Also what failed is cleaned up; what failed first is what is said.
     let swept = run.site.sweep(&mut http, &run.own, |_| true);
-    // The bucket of runs goes, whichever made it; one that somebody has an object in stays: the endpoint says so (409).
+    // The bucket of runs goes, whichever made it; one that somebody has an object in stays: the
+    // endpoint says so (409).
     let left = swept.and_then(|_| match &a.bucket {
         Some(_) => Ok(()),
         None => run.site.must(&mut http, "DELETE", "", &[], &[404, 409]).map(drop),
@@ -410,7 +465,9 @@ mod tests {
         assert!(!is_dead(&all, &format!("{own}3.17")), "this process lives");
         let pid = std::process::id();
         assert!(is_dead(&all, &format!("{all}{pid}.1.3.17")), "another process had the number");
-        for other in ["", "photo.jpg", "spirula-bench.elsewhere.0.1.1.1.1", &all, &format!("{all}x.1.1")] {
+        for other in
+            ["", "photo.jpg", "spirula-bench.elsewhere.0.1.1.1.1", &all, &format!("{all}x.1.1")]
+        {
             assert!(!is_dead(&all, other), "{other}");
         }
     }

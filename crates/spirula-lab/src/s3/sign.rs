@@ -32,12 +32,15 @@ pub fn hash(body: &[u8]) -> String {
 /// Text as it stands in a path or query: `/` as it is in a path alone.
 pub fn encoded(text: &str, path: bool) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b) || path && b == b'/';
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    text.bytes()
+        .map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") })
+        .collect()
 }
 
 /// A query, as it is sent and as it is signed: by name in order.
 pub fn query(parts: &[(&str, &str)]) -> String {
-    let mut all: Vec<(String, String)> = parts.iter().map(|(n, v)| (encoded(n, false), encoded(v, false))).collect();
+    let mut all: Vec<(String, String)> =
+        parts.iter().map(|(n, v)| (encoded(n, false), encoded(v, false))).collect();
     all.sort();
     all.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>().join("&")
 }
@@ -68,13 +71,17 @@ pub fn authorization(keys: &Keys, r: &Asked<'_>) -> String {
     let day = at.get(..8).unwrap_or_default();
     let scope = format!("{day}/{}/s3/aws4_request", keys.region);
     let text = format!("AWS4-HMAC-SHA256\n{at}\n{scope}\n{}", hash(canonical.as_bytes()));
-    let with = |key: &[u8], text: &str| -> Tag { sign(&Key::new(HMAC_SHA256, key), text.as_bytes()) };
+    let with =
+        |key: &[u8], text: &str| -> Tag { sign(&Key::new(HMAC_SHA256, key), text.as_bytes()) };
     let mut key = with(format!("AWS4{}", keys.secret).as_bytes(), day);
     for word in [keys.region.as_str(), "s3", "aws4_request"] {
         key = with(key.as_ref(), word);
     }
     let signature = hex(with(key.as_ref(), &text).as_ref());
-    format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}", keys.access)
+    format!(
+        "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}",
+        keys.access
+    )
 }
 
 #[cfg(test)]
@@ -90,7 +97,10 @@ mod tests {
             region: "us-east-1".into(),
         };
         for (query, signature) in [
-            (query(&[("lifecycle", "")]), "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+            (
+                query(&[("lifecycle", "")]),
+                "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
+            ),
             (
                 query(&[("prefix", "J"), ("max-keys", "2")]),
                 "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",

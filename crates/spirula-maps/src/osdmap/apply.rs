@@ -31,7 +31,10 @@ pub enum ApplyError {
     #[error("map inside an incremental: {0}")]
     Decode(#[from] DecodeError),
     /// The result is not the map its maker had.
-    #[error("map {epoch} has checksum {found:#010x} after the incremental, its maker had {expected:#010x}")]
+    #[error(
+        "map {epoch} has checksum {found:#010x} after the incremental, its maker had \
+            {expected:#010x}"
+    )]
     Crc {
         /// Epoch of the result.
         epoch: Epoch,
@@ -89,7 +92,8 @@ impl OsdMap {
             return Ok(());
         }
         self.check_osds(inc)?;
-        let crush = if inc.crush.is_empty() { None } else { Some(Crush::from_bytes(inc.crush.clone())?) };
+        let crush =
+            if inc.crush.is_empty() { None } else { Some(Crush::from_bytes(inc.crush.clone())?) };
         self.epoch = inc.epoch;
         self.modified = inc.modified;
         if inc.new_flags >= 0 {
@@ -118,7 +122,9 @@ impl OsdMap {
         room(max, inc.new_weight.keys().copied())?;
         room(max, inc.new_state.keys().copied())?;
         room(max, inc.new_primary_affinity.keys().copied())?;
-        for m in [&inc.new_up_client, &inc.new_up_cluster, &inc.new_hb_back_up, &inc.new_hb_front_up] {
+        for m in
+            [&inc.new_up_client, &inc.new_up_cluster, &inc.new_hb_back_up, &inc.new_hb_front_up]
+        {
             room(max, m.keys().copied())?;
         }
         room(max, inc.new_up_thru.keys().copied())?;

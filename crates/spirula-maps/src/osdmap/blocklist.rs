@@ -1,8 +1,8 @@
 //! Who is shut out: single clients, all clients of a host, and ranges of addresses.
 //!
-//! A map holds them in one list, in which ranges are entries of kind [`CIDR`]; they come last in it. On the wire they
-//! stand apart, at the end of the OSDs' section, and only where there are any: so do the maps of Ceph 16.2 and later, and whoever
-//! does not know of ranges leaves that end out.
+//! A map holds them in one list, in which ranges are entries of kind [`CIDR`]; they come last in
+//! it. On the wire they stand apart, at the end of the OSDs' section, and only where there are any:
+//! so do the maps of Ceph 16.2 and later, and whoever does not know of ranges leaves that end out.
 
 use spirula_encoding::{Encoder, UTime};
 use spirula_types::EntityAddr;
@@ -55,19 +55,22 @@ pub(super) fn put_entries(o: &mut Encoder, list: &BTreeMap<EntityAddr, UTime>, r
     });
 }
 
-/// The entries that shut out the client at this address: those of the client itself and those of all of its host.
+/// The entries that shut out the client at this address: those of the client itself and those of
+/// all of its host.
 fn keys_of(addr: &EntityAddr) -> impl Iterator<Item = EntityAddr> {
     let nonce = addr.nonce;
     // Since Nautilus entries are of kind "any"; older ones are taken as well.
     let kinds = [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY];
     addr.addr.into_iter().flat_map(move |sock| {
         let both = [(sock, nonce), (SocketAddr::new(sock.ip(), 0), 0)];
-        kinds.into_iter().flat_map(move |kind| both.map(|(a, nonce)| EntityAddr { kind, nonce, addr: Some(a) }))
+        kinds
+            .into_iter()
+            .flat_map(move |kind| both.map(|(a, nonce)| EntityAddr { kind, nonce, addr: Some(a) }))
     })
 }
 
-/// Does a blocklist shut out the client at this address (with its nonce)? `has` says whether an entry is in the list; `ranges` are
-/// its entries from [`RANGES`] on.
+/// Does a blocklist shut out the client at this address (with its nonce)? `has` says whether an
+/// entry is in the list; `ranges` are its entries from [`RANGES`] on.
 pub fn is_shut_out<'a>(
     addr: &EntityAddr,
     has: impl Fn(&EntityAddr) -> bool,

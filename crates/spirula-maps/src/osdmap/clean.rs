@@ -14,12 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 impl OsdMap {
     /// Drops temporary acting sets and primaries that mean nothing any more.
     pub fn clean_temps(&mut self) {
-        let temps: Vec<PgId> = self.pg_temp.keys().copied().filter(|pg| self.temp_is_stale(*pg)).collect();
+        let temps: Vec<PgId> =
+            self.pg_temp.keys().copied().filter(|pg| self.temp_is_stale(*pg)).collect();
         for pg in temps {
             self.pg_temp.remove(&pg);
         }
-        let primaries: Vec<PgId> =
-            self.primary_temp.keys().copied().filter(|pg| self.primary_temp_is_stale(*pg)).collect();
+        let primaries: Vec<PgId> = self
+            .primary_temp
+            .keys()
+            .copied()
+            .filter(|pg| self.primary_temp_is_stale(*pg))
+            .collect();
         for pg in primaries {
             self.primary_temp.remove(&pg);
         }
@@ -35,14 +40,17 @@ impl OsdMap {
             return true;
         }
         let at = self.pg_to_up_acting(pg);
-        // All of it as it would be without; one that is partly down may matter when the rest returns.
+        // All of it as it would be without; one that is partly down may matter when the rest
+        // returns.
         *temp == at.up
             && at.acting == at.up
             && (at.acting_primary == at.up_primary || self.primary_temp.contains_key(&pg))
     }
 
     fn primary_temp_is_stale(&self, pg: PgId) -> bool {
-        let Some(primary) = self.primary_temp.get(&pg).copied().filter(|_| self.is_pg(pg)) else { return true };
+        let Some(primary) = self.primary_temp.get(&pg).copied().filter(|_| self.is_pg(pg)) else {
+            return true;
+        };
         if !self.is_up(primary) {
             return true;
         }
@@ -60,19 +68,23 @@ impl OsdMap {
         if self.pg_upmap.is_empty() && self.pg_upmap_items.is_empty() {
             return;
         }
-        let all: BTreeSet<PgId> = self.pg_upmap.keys().chain(self.pg_upmap_items.keys()).copied().collect();
+        let all: BTreeSet<PgId> =
+            self.pg_upmap.keys().chain(self.pg_upmap_items.keys()).copied().collect();
         let mut weights: BTreeMap<u8, BTreeMap<OsdId, f64>> = BTreeMap::new();
         let mut below: BTreeMap<i32, BTreeSet<OsdId>> = BTreeMap::new();
         let taken = self.pools.values().filter_map(|p| self.crush.rule(u32::from(p.crush_rule)));
         for step in taken.flat_map(|r| &r.steps).filter(|s| s.op == step_op::TAKE && s.arg1 < 0) {
-            below.entry(step.arg1).or_insert_with(|| self.crush.osds_under(step.arg1).into_iter().collect());
+            below
+                .entry(step.arg1)
+                .or_insert_with(|| self.crush.osds_under(step.arg1).into_iter().collect());
         }
         for pg in all {
             let Some(rule) = self.pool(pg.pool).map(|p| p.crush_rule) else {
                 self.drop_upmap(pg);
                 continue;
             };
-            let weights = weights.entry(rule).or_insert_with(|| self.crush.rule_weights(u32::from(rule)));
+            let weights =
+                weights.entry(rule).or_insert_with(|| self.crush.rule_weights(u32::from(rule)));
             if self.upmap_is_invalid(pg, weights, &below) {
                 self.drop_upmap(pg);
             } else {
@@ -107,10 +119,16 @@ impl OsdMap {
             || !self.lies_where_taken(pool, &set, below)
     }
 
-    /// Is each OSD, by its position, below what the rule takes for that position? What is taken is a bucket, or its shadow with the OSDs
-    /// of one class. Each `emit` counts on by as many as the steps since its `take` choose, as `CrushWrapper::verify_upmap` of
-    /// Ceph 16.2 does; a hole lies everywhere.
-    fn lies_where_taken(&self, pool: &super::PgPool, set: &[OsdId], below: &BTreeMap<i32, BTreeSet<OsdId>>) -> bool {
+    /// Is each OSD, by its position, below what the rule takes for that position? What is taken is
+    /// a bucket, or its shadow with the OSDs of one class. Each `emit` counts on by as many as the
+    /// steps since its `take` choose, as `CrushWrapper::verify_upmap` of Ceph 16.2 does; a hole
+    /// lies everywhere.
+    fn lies_where_taken(
+        &self,
+        pool: &super::PgPool,
+        set: &[OsdId],
+        below: &BTreeMap<i32, BTreeSet<OsdId>>,
+    ) -> bool {
         let Some(rule) = self.crush.rule(u32::from(pool.crush_rule)) else { return false };
         let (mut taken, mut rest) = (0, set);
         // By type; of two steps for one type the first counts.
@@ -122,15 +140,18 @@ impl OsdMap {
                 | step_op::CHOOSELEAF_INDEP
                 | step_op::CHOOSE_FIRSTN
                 | step_op::CHOOSE_INDEP => {
-                    let wanted = i64::from(s.arg1) + if s.arg1 > 0 { 0 } else { i64::from(pool.size) };
+                    let wanted =
+                        i64::from(s.arg1) + if s.arg1 > 0 { 0 } else { i64::from(pool.size) };
                     chosen.entry(s.arg2).or_insert(wanted);
                 }
                 step_op::EMIT => {
                     if taken < 0 {
                         let many = chosen.values().fold(1i64, |n, c| n.saturating_mul(*c)).max(0);
-                        let (here, after) = rest.split_at(rest.len().min(usize::try_from(many).unwrap_or(usize::MAX)));
+                        let (here, after) = rest
+                            .split_at(rest.len().min(usize::try_from(many).unwrap_or(usize::MAX)));
                         rest = after;
-                        let within = |o: OsdId| below.get(&taken).is_some_and(|osds| osds.contains(&o));
+                        let within =
+                            |o: OsdId| below.get(&taken).is_some_and(|osds| osds.contains(&o));
                         if !here.iter().all(|o| *o == OSD_NONE || within(*o)) {
                             return false;
                         }
@@ -153,12 +174,14 @@ impl OsdMap {
             if !(leaf || group) || s.arg2 == 0 {
                 return true;
             }
-            let domains: Vec<i32> = osds.iter().filter_map(|o| self.crush.ancestor_of_type(*o, s.arg2)).collect();
+            let domains: Vec<i32> =
+                osds.iter().filter_map(|o| self.crush.ancestor_of_type(*o, s.arg2)).collect();
             let distinct = domains.iter().collect::<BTreeSet<_>>().len();
             if leaf {
                 return distinct == domains.len();
             }
-            let wanted = if s.arg1 > 0 { s.arg1 } else { s.arg1.saturating_add(i32::from(pool.size)) };
+            let wanted =
+                if s.arg1 > 0 { s.arg1 } else { s.arg1.saturating_add(i32::from(pool.size)) };
             distinct as i64 <= i64::from(wanted)
         })
     }
@@ -172,8 +195,11 @@ impl OsdMap {
             return;
         }
         let Some(items) = self.pg_upmap_items.get(&pg) else { return };
-        let kept: Vec<(OsdId, OsdId)> =
-            items.iter().copied().filter(|(from, to)| raw.contains(from) && self.weight(*to) > 0).collect();
+        let kept: Vec<(OsdId, OsdId)> = items
+            .iter()
+            .copied()
+            .filter(|(from, to)| raw.contains(from) && self.weight(*to) > 0)
+            .collect();
         if kept.is_empty() {
             self.pg_upmap_items.remove(&pg);
         } else if kept.len() != items.len() {
@@ -277,14 +303,18 @@ mod tests {
         assert!(!m.pg_upmap_items.contains_key(&pg(0)));
     }
 
-    /// The first copy is from one root (or class), the others from another: an exception must not lead out of them.
+    /// The first copy is from one root (or class), the others from another: an exception must not
+    /// lead out of them.
     #[test]
     fn upmaps_out_of_what_their_rule_takes_go_at_once_and_later() {
         let plain = map();
         let step = |op, arg1, arg2| spirula_crush::Step { op, arg1, arg2 };
         let mut c = CrushMap::clone(&plain.crush);
         let place = |root: &str, host: &str| {
-            [("root", root), ("host", host)].into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+            [("root", root), ("host", host)]
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .collect()
         };
         for o in 6..8 {
             c.insert(o, WEIGHT_IN, &format!("osd.{o}"), &place("near", &format!("n{o}"))).unwrap();

@@ -81,7 +81,8 @@ impl PgPool {
         let snap = |s: &super::PoolSnap| {
             object! { "snapid" => s.id, "stamp" => s.stamp.to_iso(), "name" => s.name.as_str() }
         };
-        let apps = self.application_metadata.iter().map(|(k, v)| (k.clone(), text_map(v))).collect();
+        let apps =
+            self.application_metadata.iter().map(|(k, v)| (k.clone(), text_map(v))).collect();
         let body = object! {
             "create_time" => self.create_time.to_iso(),
             "flags" => self.flags,
@@ -185,9 +186,13 @@ impl PgPool {
                 let _ = write!(o, " {name} {v}");
             }
         }
-        let _ = write!(o, " autoscale_mode {} last_change {}", self.autoscale_name(), self.last_change);
-        let lfor =
-            [self.last_force_op_resend, self.last_force_op_resend_prenautilus, self.last_force_op_resend_preluminous];
+        let _ =
+            write!(o, " autoscale_mode {} last_change {}", self.autoscale_name(), self.last_change);
+        let lfor = [
+            self.last_force_op_resend,
+            self.last_force_op_resend_prenautilus,
+            self.last_force_op_resend_preluminous,
+        ];
         if lfor.iter().any(|e| *e != 0) {
             let _ = write!(o, " lfor {}/{}/{}", lfor[0], lfor[1], lfor[2]);
         }
@@ -335,7 +340,8 @@ impl OsdMap {
             let m = v.iter().map(|(f, t)| object! { "from" => *f, "to" => *t }).collect();
             object! { "pgid" => pg.to_string(), "mappings" => Value::Array(m) }
         };
-        let primary_temp = self.primary_temp.iter().flat_map(|(pg, o)| [Value::from(pg.to_string()), (*o).into()]);
+        let primary_temp =
+            self.primary_temp.iter().flat_map(|(pg, o)| [Value::from(pg.to_string()), (*o).into()]);
         let entries = |ranges| {
             let of = self.blocklist.iter().filter(move |(a, _)| is_range(a) == ranges);
             Value::Object(of.map(|(a, t)| (addr_text(a), Value::from(t.to_iso()))).collect())
@@ -441,13 +447,19 @@ impl OsdMap {
     pub fn dump_text(&self) -> String {
         let mut o = String::new();
         let _ = writeln!(o, "epoch {}\nfsid {}", self.epoch, self.fsid);
-        let _ = writeln!(o, "created {}\nmodified {}", self.created.to_iso(), self.modified.to_iso());
-        let _ = writeln!(o, "flags {}\ncrush_version {}", flag_names(self.flags), self.crush_version);
+        let _ =
+            writeln!(o, "created {}\nmodified {}", self.created.to_iso(), self.modified.to_iso());
+        let _ =
+            writeln!(o, "flags {}\ncrush_version {}", flag_names(self.flags), self.crush_version);
         let _ = writeln!(o, "full_ratio {}", six(f64::from(self.full_ratio)));
         let _ = writeln!(o, "backfillfull_ratio {}", six(f64::from(self.backfillfull_ratio)));
         let _ = writeln!(o, "nearfull_ratio {}", six(f64::from(self.nearfull_ratio)));
         if self.require_min_compat_client != 0 {
-            let _ = writeln!(o, "require_min_compat_client {}", release_name(self.require_min_compat_client));
+            let _ = writeln!(
+                o,
+                "require_min_compat_client {}",
+                release_name(self.require_min_compat_client)
+            );
         }
         let _ = writeln!(o, "min_compat_client {}", release_name(self.min_compat_client()));
         if self.require_osd_release != 0 {
@@ -466,7 +478,8 @@ impl OsdMap {
             let _ = writeln!(o, "pg_upmap {pg} [{}]", commas(v));
         }
         for (pg, v) in &self.pg_upmap_items {
-            let _ = writeln!(o, "pg_upmap_items {pg} [{}]", commas(v.iter().flat_map(|(f, t)| [f, t])));
+            let _ =
+                writeln!(o, "pg_upmap_items {pg} [{}]", commas(v.iter().flat_map(|(f, t)| [f, t])));
         }
         for (pg, v) in &self.pg_temp {
             let _ = writeln!(o, "pg_temp {pg} [{}]", commas(v));

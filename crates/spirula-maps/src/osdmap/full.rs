@@ -145,7 +145,8 @@ impl Default for OsdMap {
     }
 }
 
-/// Of the OSDs' section, what says how a stretched cluster does, from version 10 on, bytes. No cluster here is one.
+/// Of the OSDs' section, what says how a stretched cluster does, from version 10 on, bytes. No
+/// cluster here is one.
 const STRETCH_BYTES: usize = 1 + 4 * 4;
 
 impl OsdMap {
@@ -191,15 +192,16 @@ impl OsdMap {
     pub fn state(&self, osd: OsdId) -> u32 {
         usize::try_from(osd).ok().and_then(|i| self.osd_state.get(i)).copied().unwrap_or(0)
     }
-    /// The `NO…` bits that hold for this OSD: its own, those of its device class, and those of every
-    /// CRUSH node above it (`osd set-group`).
+    /// The `NO…` bits that hold for this OSD: its own, those of its device class, and those of
+    /// every CRUSH node above it (`osd set-group`).
     pub fn held(&self, osd: OsdId) -> u32 {
         let own = self.state(osd) & (state::NOUP | state::NODOWN | state::NOIN | state::NOOUT);
         if self.crush_node_flags.is_empty() && self.device_class_flags.is_empty() {
             return own;
         }
         let class = self.crush.class_of(osd).and_then(|name| self.crush.class_id(name));
-        let mut bits = own | class.and_then(|c| self.device_class_flags.get(&c)).copied().unwrap_or(0);
+        let mut bits =
+            own | class.and_then(|c| self.device_class_flags.get(&c)).copied().unwrap_or(0);
         let mut at = osd;
         // No tree is deeper than it has buckets; a damaged one may be a ring.
         for _ in 0..self.crush.buckets.len() {
@@ -236,7 +238,11 @@ impl OsdMap {
     }
     /// Primary affinity, 0x10000 = full.
     pub fn affinity(&self, osd: OsdId) -> u32 {
-        usize::try_from(osd).ok().and_then(|i| self.primary_affinity.get(i)).copied().unwrap_or(WEIGHT_IN)
+        usize::try_from(osd)
+            .ok()
+            .and_then(|i| self.primary_affinity.get(i))
+            .copied()
+            .unwrap_or(WEIGHT_IN)
     }
     /// Addresses, if in range.
     pub fn addrs(&self, osd: OsdId) -> Option<&OsdAddrs> {
@@ -260,7 +266,9 @@ impl OsdMap {
     }
     /// Numbers of OSDs: existing, up, in.
     pub fn osd_counts(&self) -> (u32, u32, u32) {
-        self.osds().fold((0, 0, 0), |(n, u, i), o| (n + 1, u + u32::from(self.is_up(o)), i + u32::from(self.is_in(o))))
+        self.osds().fold((0, 0, 0), |(n, u, i), o| {
+            (n + 1, u + u32::from(self.is_up(o)), i + u32::from(self.is_in(o)))
+        })
     }
     /// A pool.
     pub fn pool(&self, id: PoolId) -> Option<&PgPool> {
@@ -279,7 +287,8 @@ impl OsdMap {
         self.flags & f != 0
     }
     /// Is the client at this address (with its nonce) shut out at the time of this map?
-    /// An entry with nonce 0 shuts out every client of its IP address, a range those of all its addresses.
+    /// An entry with nonce 0 shuts out every client of its IP address, a range those of all its
+    /// addresses.
     pub fn is_blocklisted(&self, addr: &EntityAddr) -> bool {
         let list = &self.blocklist;
         let ranges = list.range(RANGES..).map(|(entry, _)| entry);
@@ -288,7 +297,8 @@ impl OsdMap {
 
     /// The wire form with its checksum.
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = Encoder::with_capacity(4096 + self.osd_state.len() * 512 + self.crush.bytes().len());
+        let mut out =
+            Encoder::with_capacity(4096 + self.osd_state.len() * 512 + self.crush.bytes().len());
         self.encode(&mut out);
         out.into_bytes()
     }
@@ -365,7 +375,8 @@ impl OsdMap {
         m.osd_state = per_osd(d, n)?;
         m.osd_weight = per_osd(d, n)?;
         let client: Vec<AddrVec> = per_osd(d, n)?;
-        m.osd_addrs = client.into_iter().map(|client| OsdAddrs { client, ..OsdAddrs::default() }).collect();
+        m.osd_addrs =
+            client.into_iter().map(|client| OsdAddrs { client, ..OsdAddrs::default() }).collect();
         m.pg_temp = d.get()?;
         m.primary_temp = d.get()?;
         m.primary_affinity = d.get()?;
@@ -416,7 +427,11 @@ impl OsdMap {
 /// A list with exactly one element per OSD.
 fn per_osd<T: Decode>(d: &mut Decoder<'_>, n: usize) -> Result<Vec<T>, DecodeError> {
     let v: Vec<T> = d.get()?;
-    if v.len() == n { Ok(v) } else { Err(DecodeError::Value { what: "list over OSDs", value: v.len() as i64 }) }
+    if v.len() == n {
+        Ok(v)
+    } else {
+        Err(DecodeError::Value { what: "list over OSDs", value: v.len() as i64 })
+    }
 }
 
 impl Encode for OsdMap {
@@ -445,13 +460,21 @@ impl Decode for OsdMap {
             }
             let mut m = d.versioned("OSDMap client section", 10, |d, v| {
                 if v < 9 {
-                    return Err(DecodeError::TooOld { what: "OSDMap client section", version: v, oldest: 9 });
+                    return Err(DecodeError::TooOld {
+                        what: "OSDMap client section",
+                        version: v,
+                        oldest: 9,
+                    });
                 }
                 Self::decode_client(d)
             })?;
             d.versioned("OSDMap osd section", 12, |d, v| {
                 if v < 9 {
-                    return Err(DecodeError::TooOld { what: "OSDMap osd section", version: v, oldest: 9 });
+                    return Err(DecodeError::TooOld {
+                        what: "OSDMap osd section",
+                        version: v,
+                        oldest: 9,
+                    });
                 }
                 m.decode_osd(d, v)
             })?;

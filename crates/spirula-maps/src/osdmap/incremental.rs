@@ -412,7 +412,8 @@ impl Incremental {
     }
 }
 
-/// Of the OSDs' section, what changes how a stretched cluster does, from version 10 on, bytes. No cluster here is one.
+/// Of the OSDs' section, what changes how a stretched cluster does, from version 10 on, bytes. No
+/// cluster here is one.
 const STRETCH_BYTES: usize = 1 + 4 * 4 + 1;
 
 impl Encode for Incremental {
@@ -440,17 +441,29 @@ impl Decode for Incremental {
         let start = d.position();
         let (inc, crc_at, expected) = d.versioned("OSDMap::Incremental", 8, |d, v| {
             if v < 8 {
-                return Err(DecodeError::TooOld { what: "OSDMap::Incremental", version: v, oldest: 8 });
+                return Err(DecodeError::TooOld {
+                    what: "OSDMap::Incremental",
+                    version: v,
+                    oldest: 8,
+                });
             }
             let mut m = d.versioned("Incremental client section", 9, |d, v| {
                 if v < 8 {
-                    return Err(DecodeError::TooOld { what: "Incremental client section", version: v, oldest: 8 });
+                    return Err(DecodeError::TooOld {
+                        what: "Incremental client section",
+                        version: v,
+                        oldest: 8,
+                    });
                 }
                 Self::decode_client(d)
             })?;
             d.versioned("Incremental osd section", 12, |d, v| {
                 if v < 9 {
-                    return Err(DecodeError::TooOld { what: "Incremental osd section", version: v, oldest: 9 });
+                    return Err(DecodeError::TooOld {
+                        what: "Incremental osd section",
+                        version: v,
+                        oldest: 9,
+                    });
                 }
                 m.decode_osd(d, v)
             })?;

@@ -23,7 +23,14 @@ pub struct OsdInfo {
 impl Encode for OsdInfo {
     fn encode(&self, o: &mut Encoder) {
         o.u8(1);
-        for v in [self.last_clean_begin, self.last_clean_end, self.up_from, self.up_thru, self.down_at, self.lost_at] {
+        for v in [
+            self.last_clean_begin,
+            self.last_clean_end,
+            self.up_from,
+            self.up_thru,
+            self.down_at,
+            self.lost_at,
+        ] {
             o.u32(v);
         }
     }
@@ -82,8 +89,12 @@ impl Encode for OsdXInfo {
 impl Decode for OsdXInfo {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("osd_xinfo_t", 4, |d, v| {
-            let mut x =
-                Self { down_stamp: d.get()?, laggy_probability: d.u32()?, laggy_interval: d.u32()?, ..Self::default() };
+            let mut x = Self {
+                down_stamp: d.get()?,
+                laggy_probability: d.u32()?,
+                laggy_interval: d.u32()?,
+                ..Self::default()
+            };
             if v >= 2 {
                 x.features = d.u64()?;
             }

@@ -94,7 +94,9 @@ impl PgTable {
 
     /// All PGs with their mappings, by pool and seed.
     pub fn iter(&self) -> impl Iterator<Item = (PgId, &UpActing)> {
-        self.pools.iter().flat_map(|(pool, v)| v.iter().enumerate().map(|(s, m)| (PgId::new(*pool, s as u32), m)))
+        self.pools.iter().flat_map(|(pool, v)| {
+            v.iter().enumerate().map(|(s, m)| (PgId::new(*pool, s as u32), m))
+        })
     }
 
     /// Number of PGs.
@@ -118,7 +120,9 @@ fn first(osds: &[OsdId]) -> OsdId {
 fn find_rule(crush: &CrushMap, pool: &PgPool) -> Option<u32> {
     let fits = |id: u32| {
         crush.rule(id).is_some_and(|r| {
-            r.ruleset == pool.crush_rule && r.kind == pool.kind && (r.min_size..=r.max_size).contains(&pool.size)
+            r.ruleset == pool.crush_rule
+                && r.kind == pool.kind
+                && (r.min_size..=r.max_size).contains(&pool.size)
         })
     };
     // Nearly always the rule's id is its ruleset.
@@ -161,15 +165,27 @@ impl OsdMap {
         if let Some(rule) = find_rule(&self.crush, pool) {
             let args = self.crush.choose_args_for(pg.pool);
             let (seed, size) = (pool.placement_seed(pg), usize::from(pool.size));
-            self.crush.do_rule_into(&mut s.crush, rule, seed, size, &self.osd_weight, args, &mut s.raw);
+            self.crush.do_rule_into(
+                &mut s.crush,
+                rule,
+                seed,
+                size,
+                &self.osd_weight,
+                args,
+                &mut s.raw,
+            );
         }
     }
 
     /// Does CRUSH give for all PGs of a pool what it gave with another map?
     fn crush_is_as_in(&self, before: &Self, id: PoolId) -> bool {
         let (Some(new), Some(old)) = (self.pool(id), before.pool(id)) else { return false };
-        let inputs = |p: &PgPool| (p.kind, p.size, p.crush_rule, p.pg_num, p.pgp_num, p.has_flag(flag::HASHPSPOOL));
-        inputs(new) == inputs(old) && self.osd_weight == before.osd_weight && self.crush == before.crush
+        let inputs = |p: &PgPool| {
+            (p.kind, p.size, p.crush_rule, p.pg_num, p.pgp_num, p.has_flag(flag::HASHPSPOOL))
+        };
+        inputs(new) == inputs(old)
+            && self.osd_weight == before.osd_weight
+            && self.crush == before.crush
     }
 
     /// Takes OSDs that do not exist out of a raw set.
@@ -216,7 +232,9 @@ impl OsdMap {
 
     /// Picks the primary by affinity. Returns it; moves it to the front where order is free.
     fn apply_affinity(&self, seed: u32, pool: &PgPool, up: &mut [OsdId], primary: OsdId) -> OsdId {
-        if self.primary_affinity.is_empty() || !up.iter().any(|o| *o != OSD_NONE && self.affinity(*o) != WEIGHT_IN) {
+        if self.primary_affinity.is_empty()
+            || !up.iter().any(|o| *o != OSD_NONE && self.affinity(*o) != WEIGHT_IN)
+        {
             return primary;
         }
         let mut chosen = None;
@@ -303,11 +321,13 @@ impl OsdMap {
         self.map_all_with(|_| None)
     }
 
-    /// As [`Self::map_all`], given the mapping of another map: CRUSH is asked only for pools for which its answer
-    /// can be another one. Most maps tell of OSDs that came or went and of temporary acting sets, and an OSD takes
-    /// each epoch.
+    /// As [`Self::map_all`], given the mapping of another map: CRUSH is asked only for pools for
+    /// which its answer can be another one. Most maps tell of OSDs that came or went and of
+    /// temporary acting sets, and an OSD takes each epoch.
     pub fn map_all_after(&self, before: &Self, table: &PgTable) -> PgTable {
-        self.map_all_with(|id| table.raw.get(&id).filter(|_| self.crush_is_as_in(before, id)).cloned())
+        self.map_all_with(|id| {
+            table.raw.get(&id).filter(|_| self.crush_is_as_in(before, id)).cloned()
+        })
     }
 
     fn map_all_with(&self, known: impl Fn(PoolId) -> Option<Arc<RawSets>>) -> PgTable {
@@ -379,7 +399,11 @@ mod tests {
         let table = map.map_all();
         assert_eq!(table.len(), 16);
         for (pg, m) in table.iter() {
-            assert_eq!((m.up.len(), m.acting.clone(), m.up_primary), (3, m.up.clone(), m.up[0]), "{pg}");
+            assert_eq!(
+                (m.up.len(), m.acting.clone(), m.up_primary),
+                (3, m.up.clone(), m.up[0]),
+                "{pg}"
+            );
         }
     }
 

@@ -5,7 +5,8 @@
 //!
 //! * `full.rs` the full map, `incremental.rs` the step, `apply.rs` what the step does
 //! * [`pool`], [`opts`], `info.rs`, `snaps.rs`, `crush.rs` what they are made of
-//! * `mapping.rs` from object to OSDs; `clean.rs` exceptions that mean nothing any more; `dump.rs` the map for people
+//! * `mapping.rs` from object to OSDs; `clean.rs` exceptions that mean nothing any more; `dump.rs`
+//!   the map for people
 
 mod apply;
 mod blocklist;

@@ -179,7 +179,12 @@ impl Decode for PoolOpts {
                     1 if v >= 2 => PoolOptValue::Int(d.i64()?),
                     1 => PoolOptValue::Int(i64::from(d.i32()?)),
                     2 => PoolOptValue::Double(d.f64()?),
-                    t => return Err(DecodeError::Value { what: "pool option type", value: i64::from(t) }),
+                    t => {
+                        return Err(DecodeError::Value {
+                            what: "pool option type",
+                            value: i64::from(t),
+                        });
+                    }
                 };
                 m.insert(key, value);
             }

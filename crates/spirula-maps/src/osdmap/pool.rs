@@ -104,7 +104,9 @@ impl Encode for PoolSnap {
 
 impl Decode for PoolSnap {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("pool_snap_info_t", 2, |d, _| Ok(Self { id: d.u64()?, stamp: d.get()?, name: d.get()? }))
+        d.versioned("pool_snap_info_t", 2, |d, _| {
+            Ok(Self { id: d.u64()?, stamp: d.get()?, name: d.get()? })
+        })
     }
 }
 
@@ -339,7 +341,15 @@ impl PgPool {
     }
 
     /// An erasure-coded pool of k+m shards: min_size = k + 1 (at most k+m).
-    pub fn erasure(k: u8, m: u8, stripe_unit: u32, profile: &str, pg_num: u32, crush_rule: u8, created: UTime) -> Self {
+    pub fn erasure(
+        k: u8,
+        m: u8,
+        stripe_unit: u32,
+        profile: &str,
+        pg_num: u32,
+        crush_rule: u8,
+        created: UTime,
+    ) -> Self {
         let size = k.saturating_add(m);
         let mut p = Self::replicated(size, pg_num, crush_rule, created);
         p.kind = TYPE_ERASURE;
@@ -442,7 +452,8 @@ impl PgPool {
     }
     /// Names of the flags set, joined by commas, lowest bit first.
     pub fn flag_names(&self) -> String {
-        let names: Vec<&str> = FLAG_NAMES.iter().filter(|(b, _)| self.flags & b != 0).map(|(_, n)| *n).collect();
+        let names: Vec<&str> =
+            FLAG_NAMES.iter().filter(|(b, _)| self.flags & b != 0).map(|(_, n)| *n).collect();
         names.join(",")
     }
 }

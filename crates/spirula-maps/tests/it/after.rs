@@ -12,12 +12,17 @@ fn change(map: &mut OsdMap, r: &mut Rng) {
     let pools: Vec<i64> = map.pools.keys().copied().collect();
     let id = pools[r.below(pools.len() as u64) as usize];
     let pg = PgId::new(id, r.below(u64::from(map.pools[&id].pg_num)) as u32);
-    let of_pool = |map: &mut OsdMap, f: &dyn Fn(&mut pool::PgPool)| map.pools.get_mut(&id).into_iter().for_each(f);
+    let of_pool = |map: &mut OsdMap, f: &dyn Fn(&mut pool::PgPool)| {
+        map.pools.get_mut(&id).into_iter().for_each(f)
+    };
     match r.below(14) {
         0 | 1 => map.osd_state[osd] ^= state::UP,
         2 => map.osd_state[osd] ^= state::EXISTS,
         3 => map.osd_weight[osd] = r.below(u64::from(WEIGHT_IN) + 1) as u32,
-        4 => map.primary_affinity = (0..map.osd_state.len()).map(|_| r.below(u64::from(WEIGHT_IN)) as u32).collect(),
+        4 => {
+            map.primary_affinity =
+                (0..map.osd_state.len()).map(|_| r.below(u64::from(WEIGHT_IN)) as u32).collect()
+        }
         5 => _ = map.pg_temp.insert(pg, vec![osd as i32]),
         6 => map.pg_temp.clear(),
         7 => _ = map.pg_upmap_items.insert(pg, vec![(0, osd as i32)]),

@@ -61,7 +61,9 @@ fn release(name: &str, exact: bool) {
                 Ok(true) => identical += 1,
                 // Its mon_info_t have blank addresses of 28 zero bytes; ours are empty.
                 Ok(false) if f.ends_with("f122b95288ce97b8c4a277e112a79d00") => {}
-                Ok(false) if exact && *same => bad.push(format!("{}: encodes differently", show(&f))),
+                Ok(false) if exact && *same => {
+                    bad.push(format!("{}: encodes differently", show(&f)))
+                }
                 Ok(false) => {}
                 Err(e) => bad.push(format!("{}: {e}", show(&f))),
             }
@@ -73,7 +75,12 @@ fn release(name: &str, exact: bool) {
 }
 
 fn show(p: &Path) -> String {
-    p.components().rev().take(2).map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>().join(" of ")
+    p.components()
+        .rev()
+        .take(2)
+        .map(|c| c.as_os_str().to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" of ")
 }
 
 #[test]

@@ -24,7 +24,10 @@ pub fn same_json(path: &str, got: &Value, want: &Value) {
         }
         (Value::Array(g), Value::Array(w)) => {
             assert_eq!(g.len(), w.len(), "{path}");
-            g.iter().zip(w).enumerate().for_each(|(i, (g, w))| same_json(&format!("{path}[{i}]"), g, w));
+            g.iter()
+                .zip(w)
+                .enumerate()
+                .for_each(|(i, (g, w))| same_json(&format!("{path}[{i}]"), g, w));
         }
         _ => assert_eq!(got, want, "{path}"),
     }
@@ -35,7 +38,8 @@ fn golden_osdmaps_dump_the_json_of_osdmaptool_key_by_key() {
     let dir = vector("osdmap");
     let mut n = 0;
     for p in files(&dir, |f| f.ends_with(".json.gz") && !f.contains("decoded")) {
-        let map: OsdMap = from_slice(&read(p.to_string_lossy().replace(".json.gz", ".bin"))).unwrap();
+        let map: OsdMap =
+            from_slice(&read(p.to_string_lossy().replace(".json.gz", ".bin"))).unwrap();
         let (mut got, mut want) = (map.dump(), gunzip_json(&p));
         sort_blocklist(&mut got);
         sort_blocklist(&mut want);
@@ -48,7 +52,8 @@ fn golden_osdmaps_dump_the_json_of_osdmaptool_key_by_key() {
 #[test]
 fn pool_lines_are_those_of_osd_pool_ls_detail() {
     let (dir, cli) = (vector("osdmap"), vector("cli-output/osd-pool-ls-detail.txt"));
-    // The last map taken is nine epochs older than the output; pools that did not change must agree.
+    // The last map taken is nine epochs older than the output; pools that did not change must
+    // agree.
     let map: OsdMap = from_slice(&read(dir.join("real-e180.bin"))).unwrap();
     let ours = map.pools_text();
     let text = String::from_utf8(read(cli)).unwrap();
@@ -73,7 +78,10 @@ fn mon_dump_is_that_of_the_cluster_it_came_from() {
     got["quorum"] = Value::from(vec![0]);
     let want: Value = serde_json::from_slice(&read(cli.join("mon-dump.json"))).unwrap();
     same_json("mon dump", &got, &want);
-    assert_eq!(m.dump_text().trim_end(), String::from_utf8(read(cli.join("mon-dump.txt"))).unwrap().trim_end());
+    assert_eq!(
+        m.dump_text().trim_end(),
+        String::from_utf8(read(cli.join("mon-dump.txt"))).unwrap().trim_end()
+    );
 }
 
 #[test]
@@ -96,7 +104,10 @@ fn fs_get_has_the_keys_and_lines_of_ceph() {
     same_json("fs dump", &got, &want);
     let text = String::from_utf8(read(cli.join("fs-dump.txt"))).unwrap();
     let keys = |t: &str| -> Vec<String> {
-        t.lines().filter(|l| !l.starts_with('[')).map(|l| l.split('\t').next().unwrap().to_string()).collect()
+        t.lines()
+            .filter(|l| !l.starts_with('['))
+            .map(|l| l.split('\t').next().unwrap().to_string())
+            .collect()
     };
     assert_eq!(keys(map.dump_text().trim_end()), keys(text.trim_end()));
 }
@@ -104,10 +115,12 @@ fn fs_get_has_the_keys_and_lines_of_ceph() {
 #[test]
 fn fs_dump_without_a_file_system_is_that_of_a_fresh_cluster() {
     let compat = "compat={},rocompat={},incompat={1=base v0.20,2=client writeable ranges,\
-        3=default file layouts on dirs,4=dir inode in separate object,5=mds uses versioned encoding,\
+        3=default file layouts on dirs,4=dir inode in separate object,5=mds uses versioned \
+        encoding,\
         6=dirfrag is stored in omap,8=no anchor table,9=file layout v2,10=snaprealm v2}";
     let want = format!(
-        "e1\nenable_multiple, ever_enabled_multiple: 1,1\ndefault compat: {compat}\nlegacy client fscid: -1\n \n\
+        "e1\nenable_multiple, ever_enabled_multiple: 1,1\ndefault compat: {compat}\nlegacy client \
+            fscid: -1\n \n\
          No filesystems configured\n"
     );
     assert_eq!(FsMap::initial(1).dump_text(), want);
@@ -117,8 +130,10 @@ fn fs_dump_without_a_file_system_is_that_of_a_fresh_cluster() {
 fn mgr_dump_has_the_keys_of_ceph_in_its_order() {
     let v = MgrMap::initial(1).dump();
     let keys: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-    let want = "epoch active_gid active_name active_addrs active_addr active_change active_mgr_features available \
-        standbys modules available_modules services always_on_modules last_failure_osd_epoch active_clients";
+    let want = "epoch active_gid active_name active_addrs active_addr active_change \
+        active_mgr_features available \
+        standbys modules available_modules services always_on_modules last_failure_osd_epoch \
+        active_clients";
     assert_eq!(keys, want.split_whitespace().collect::<Vec<_>>());
     assert_eq!(v["always_on_modules"]["pacific"][0], "balancer");
 }

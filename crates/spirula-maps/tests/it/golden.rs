@@ -2,7 +2,9 @@
 
 use super::support::{files, read, run, scratch, vector};
 use spirula_encoding::{Decode, Decoder, Encode, from_slice, to_vec};
-use spirula_maps::{FsMap, FsMapUser, Incremental, MdsMap, MgrMap, MonMap, OsdMap, PoolStat, UpActing};
+use spirula_maps::{
+    FsMap, FsMapUser, Incremental, MdsMap, MgrMap, MonMap, OsdMap, PoolStat, UpActing,
+};
 use spirula_types::{EntityAddr, PgId};
 use std::process::Command;
 
@@ -42,25 +44,37 @@ fn golden_osdmaps_reencode_to_the_same_bytes() {
 fn golden_maps_with_ranges_of_addresses() {
     let dir = vector("osdmap-ranges");
     let mut map: OsdMap = same("full_1", &read(dir.join("full_1")));
-    let client =
-        |ip: &str| EntityAddr { kind: EntityAddr::KIND_ANY, nonce: 77, addr: Some(format!("{ip}:0").parse().unwrap()) };
+    let client = |ip: &str| EntityAddr {
+        kind: EntityAddr::KIND_ANY,
+        nonce: 77,
+        addr: Some(format!("{ip}:0").parse().unwrap()),
+    };
     for n in 2..=9 {
         let want = read(dir.join(format!("full_{n}")));
         let inc: Incremental = same("inc", &read(dir.join(format!("inc_{n}"))));
         let got = map.apply_checked(&inc).unwrap_or_else(|e| panic!("{n}: {e}"));
         assert!(got == want, "{n} differs");
         assert!(same::<OsdMap>("full", &want) == map, "{n}");
-        // 10.1.2.0/24 is there from 2 to 7 and in 9, fd00::/64 from 3 to 7, 10.9.9.9:0/77 from 5 to 7.
+        // 10.1.2.0/24 is there from 2 to 7 and in 9, fd00::/64 from 3 to 7, 10.9.9.9:0/77 from 5 to
+        // 7.
         let here = |ip: &str| map.is_blocklisted(&client(ip));
         assert_eq!([here("10.1.2.255"), here("10.1.3.0")], [n != 8, false], "{n}");
-        assert_eq!([here("[fd00::9]"), here("[fd00:0:0:1::9]")], [(3..=7).contains(&n), false], "{n}");
+        assert_eq!(
+            [here("[fd00::9]"), here("[fd00:0:0:1::9]")],
+            [(3..=7).contains(&n), false],
+            "{n}"
+        );
         assert_eq!(here("10.9.9.9"), (5..=7).contains(&n), "{n}");
         if n == 5 {
             let dump = map.dump();
             let keys = |of: &str| dump[of].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
             assert_eq!(keys("blocklist"), ["10.9.9.9:0/77"]);
-            assert_eq!(keys("range_blocklist"), ["cidr:10.1.2.0:0/24", "cidr:10.1.2.7:0/32", "cidr:[fd00::]:0/64"]);
-            let line = "range blocklist cidr:[fd00::]:0/64 expires 2026-11-23T09:42:15.689375+0000\n";
+            assert_eq!(
+                keys("range_blocklist"),
+                ["cidr:10.1.2.0:0/24", "cidr:10.1.2.7:0/32", "cidr:[fd00::]:0/64"]
+            );
+            let line =
+                "range blocklist cidr:[fd00::]:0/64 expires 2026-11-23T09:42:15.689375+0000\n";
             assert!(map.dump_text().contains(line), "{}", map.dump_text());
         }
     }

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 fn samples() -> &'static [Vec<u8>] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let mut v = vec![to_vec(&osdmap(1)), to_vec(&MonMap::default()), to_vec(&MgrMap::initial(1))];
+        let mut v =
+            vec![to_vec(&osdmap(1)), to_vec(&MonMap::default()), to_vec(&MgrMap::initial(1))];
         for dir in ["osdmap", "monmap", "maps"] {
             for p in files(&vector(dir), |f| f.ends_with(".bin")) {
                 let b = read(p);

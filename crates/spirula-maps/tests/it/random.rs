@@ -3,7 +3,9 @@
 use spirula_crush::{CrushMap, Tunables};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::{WEIGHT_IN, flags, pool, state};
-use spirula_maps::{Crush, Incremental, OsdAddrs, OsdMap, OsdXInfo, PgPool, PoolOptValue, PoolSnap};
+use spirula_maps::{
+    Crush, Incremental, OsdAddrs, OsdMap, OsdXInfo, PgPool, PoolOptValue, PoolSnap,
+};
 use spirula_types::{AddrVec, EntityAddr, PgId, Uuid};
 use std::collections::BTreeMap;
 
@@ -149,7 +151,8 @@ fn new_pool(r: &mut Rng, name: &str, replicated: &[u32], erasure: &[u32]) -> PgP
         }
     }
     if r.one_in(2) {
-        let kv = if r.one_in(2) { BTreeMap::from([("k".into(), "v".into())]) } else { BTreeMap::new() };
+        let kv =
+            if r.one_in(2) { BTreeMap::from([("k".into(), "v".into())]) } else { BTreeMap::new() };
         p.application_metadata.insert((*r.pick(&["rbd", "rgw", "cephfs"])).into(), kv);
     }
     p
@@ -162,7 +165,10 @@ pub fn osdmap(seed: u64) -> OsdMap {
     let (c, replicated, erasure) = crush(r, osds);
     let now = r.time();
     let mut map = OsdMap::fresh(r.uuid(), 1, now, Crush::new(c));
-    map.ec_profiles.insert("default".into(), BTreeMap::from([("k".into(), "2".into()), ("m".into(), "2".into())]));
+    map.ec_profiles.insert(
+        "default".into(),
+        BTreeMap::from([("k".into(), "2".into()), ("m".into(), "2".into())]),
+    );
 
     let mut inc = Incremental::next(&map, r.time());
     for o in 0..osds {
@@ -184,7 +190,12 @@ pub fn osdmap(seed: u64) -> OsdMap {
     let mut inc = Incremental::next(&map, r.time());
     for o in map.osds() {
         if !r.one_in(8) {
-            let addrs = OsdAddrs { client: r.addrs(), cluster: r.addrs(), hb_back: r.addrs(), hb_front: r.addrs() };
+            let addrs = OsdAddrs {
+                client: r.addrs(),
+                cluster: r.addrs(),
+                hb_back: r.addrs(),
+                hb_front: r.addrs(),
+            };
             inc.mark_up(o, &addrs);
         }
         let weight = if r.one_in(8) {
@@ -196,10 +207,16 @@ pub fn osdmap(seed: u64) -> OsdMap {
         };
         inc.set_weight(&map, o, weight);
         if r.one_in(5) {
-            inc.new_primary_affinity.insert(o, if r.one_in(3) { 0 } else { r.u32() % (WEIGHT_IN + 1) });
+            inc.new_primary_affinity
+                .insert(o, if r.one_in(3) { 0 } else { r.u32() % (WEIGHT_IN + 1) });
         }
         if r.one_in(6) {
-            let x = OsdXInfo { laggy_probability: r.u32(), features: r.next(), dead_epoch: 3, ..OsdXInfo::default() };
+            let x = OsdXInfo {
+                laggy_probability: r.u32(),
+                features: r.next(),
+                dead_epoch: 3,
+                ..OsdXInfo::default()
+            };
             inc.new_xinfo.insert(o, x);
         }
     }
@@ -215,7 +232,11 @@ pub fn osdmap(seed: u64) -> OsdMap {
         let from = table_entry.first().copied().unwrap_or(0);
         match r.below(4) {
             0 => _ = inc.new_pg_upmap.insert(pg, (0..3).map(|_| any_osd(r)).collect()),
-            1 => _ = inc.new_pg_upmap_items.insert(pg, vec![(from, any_osd(r)), (any_osd(r), any_osd(r))]),
+            1 => {
+                _ = inc
+                    .new_pg_upmap_items
+                    .insert(pg, vec![(from, any_osd(r)), (any_osd(r), any_osd(r))])
+            }
             2 => _ = inc.new_pg_temp.insert(pg, (0..1 + r.below(4)).map(|_| any_osd(r)).collect()),
             _ => _ = inc.new_primary_temp.insert(pg, any_osd(r)),
         }

@@ -15,7 +15,8 @@ fn maps() -> u64 {
 }
 
 fn sorted_blocklist(lines: Vec<&str>) -> Vec<String> {
-    let (mut b, rest): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(|l| l.starts_with("blocklist "));
+    let (mut b, rest): (Vec<&str>, Vec<&str>) =
+        lines.into_iter().partition(|l| l.starts_with("blocklist "));
     b.sort_unstable();
     rest.into_iter().chain(b).filter(|l| !l.is_empty()).map(str::to_string).collect()
 }
@@ -32,7 +33,11 @@ fn osdmaptool_reads_our_maps_and_puts_every_pg_where_we_do() {
         eprintln!("seed {seed}");
         let map = osdmap(seed);
         std::fs::write(&bin, to_vec(&map)).unwrap();
-        let out = run(Command::new("osdmaptool").arg(&bin).args(["--test-map-pgs-dump-all", "--dump", "json"]));
+        let out = run(Command::new("osdmaptool").arg(&bin).args([
+            "--test-map-pgs-dump-all",
+            "--dump",
+            "json",
+        ]));
         let (want, got) = (tool_lines(&out), mapping_lines(&map));
         assert_eq!(got.len(), want.len(), "seed {seed}");
         for (g, w) in got.iter().zip(&want) {
@@ -68,11 +73,15 @@ fn maps_made_by_osdmaptool_reencode_to_the_same_bytes() {
     for n in [1, 3, 17, 100] {
         let bin = dir.join(format!("map{n}"));
         let n = n.to_string();
-        run(Command::new("osdmaptool").args(["--createsimple", &n, "--with-default-pool"]).arg(&bin));
+        run(Command::new("osdmaptool")
+            .args(["--createsimple", &n, "--with-default-pool"])
+            .arg(&bin));
         let bytes = read(&bin);
         let map: OsdMap = from_slice(&bytes).unwrap();
         assert!(to_vec(&map) == bytes, "{n} OSDs");
-        let out = run(Command::new("osdmaptool").arg(&bin).args(["--mark-up-in", "--test-map-pgs-dump-all"]));
+        let out = run(Command::new("osdmaptool")
+            .arg(&bin)
+            .args(["--mark-up-in", "--test-map-pgs-dump-all"]));
         let mut up = map.clone();
         for o in 0..up.max_osd() as usize {
             up.osd_state[o] |= 3;
@@ -93,9 +102,13 @@ fn monmaptool_prints_our_monmaps_as_we_do_and_we_reencode_its_own() {
     for seed in 0..20 {
         let mut r = Rng::new(seed);
         let mons = (0..1 + r.below(5)).map(|i| {
-            let v2 = EntityAddr::v2(format!("10.0.0.{}:{}", r.below(256), 3300 + i).parse().unwrap(), 0);
+            let v2 =
+                EntityAddr::v2(format!("10.0.0.{}:{}", r.below(256), 3300 + i).parse().unwrap(), 0);
             let v1 = EntityAddr { kind: EntityAddr::KIND_LEGACY, ..v2 };
-            (format!("m{}", r.below(1000)), AddrVec(if i % 2 == 0 { vec![v2] } else { vec![v2, v1] }))
+            (
+                format!("m{}", r.below(1000)),
+                AddrVec(if i % 2 == 0 { vec![v2] } else { vec![v2, v1] }),
+            )
         });
         let now = UTime { sec: 1_700_000_000 + seed as u32, nsec: 1000 };
         let mons: Vec<_> = mons.collect();
@@ -109,7 +122,16 @@ fn monmaptool_prints_our_monmaps_as_we_do_and_we_reencode_its_own() {
         let want: Vec<&str> = out.lines().filter(|l| !l.starts_with("monmaptool")).collect();
         assert_eq!(map.dump_text().lines().collect::<Vec<_>>(), want, "seed {seed}");
     }
-    let args = ["--create", "--clobber", "--addv", "a", "[v2:127.0.0.1:3300,v1:127.0.0.1:6789]", "--add", "b", "::1"];
+    let args = [
+        "--create",
+        "--clobber",
+        "--addv",
+        "a",
+        "[v2:127.0.0.1:3300,v1:127.0.0.1:6789]",
+        "--add",
+        "b",
+        "::1",
+    ];
     run(Command::new("monmaptool").args(args).arg(&bin));
     let bytes = read(&bin);
     assert!(to_vec(&from_slice::<MonMap>(&bytes).unwrap()) == bytes);

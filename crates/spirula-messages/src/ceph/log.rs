@@ -137,6 +137,10 @@ impl Body for MLogAck {
 
     fn read(_: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { fsid: d.get()?, last: d.u64()?, channel: if d.is_empty() { String::new() } else { d.get()? } })
+        Ok(Self {
+            fsid: d.get()?,
+            last: d.u64()?,
+            channel: if d.is_empty() { String::new() } else { d.get()? },
+        })
     }
 }

@@ -61,7 +61,8 @@ impl Decode for MdsHealth {
     }
 }
 
-/// "I am here, in this state" (100), every few seconds; the monitor sends it back with the same number.
+/// "I am here, in this state" (100), every few seconds; the monitor sends it back with the same
+/// number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MMdsBeacon {
     /// Epoch of the map that the server acts by.

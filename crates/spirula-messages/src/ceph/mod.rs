@@ -32,11 +32,13 @@ pub use command::{MCommand, MCommandReply};
 pub use log::{LogEntry, MLog, MLogAck};
 pub use maps::{MFsMap, MFsMapUser, MMdsMap, MMgrMap, MMonMap, MOsdMap};
 pub use mds::{MMdsBeacon, MMdsLoadTargets, MdsHealth, MdsMetric};
-pub use mgr::{MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, ServiceDaemon};
+pub use mgr::{
+    MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, ServiceDaemon,
+};
 pub use mon::{
-    MAuth, MAuthReply, MConfig, MGetPoolStats, MGetPoolStatsReply, MMonCommand, MMonCommandAck, MMonGetMap,
-    MMonGetVersion, MMonGetVersionReply, MMonSubscribe, MPing, MPoolOp, MPoolOpReply, MRemoveSnaps, MStatfs,
-    MStatfsReply, Subscription,
+    MAuth, MAuthReply, MConfig, MGetPoolStats, MGetPoolStatsReply, MMonCommand, MMonCommandAck,
+    MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonSubscribe, MPing, MPoolOp, MPoolOpReply,
+    MRemoveSnaps, MStatfs, MStatfsReply, Subscription,
 };
 pub use op::OsdOp;
 pub use osd::{MOsdBackoff, MOsdOp, MOsdOpReply, MWatchNotify, OpResult};

@@ -171,10 +171,16 @@ impl Body for MMonSubscribe {
 
     fn read(version: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         if version < 2 {
-            return Err(DecodeError::TooOld { what: "MMonSubscribe", version: version as u8, oldest: 2 });
+            return Err(DecodeError::TooOld {
+                what: "MMonSubscribe",
+                version: version as u8,
+                oldest: 2,
+            });
         }
         let d = &mut Decoder::new(front);
-        let what = d.list(13, |d| Ok(Subscription { what: d.get()?, start: d.u64()?, once: d.u8()? & 1 != 0 }))?;
+        let what = d.list(13, |d| {
+            Ok(Subscription { what: d.get()?, start: d.u64()?, once: d.u8()? & 1 != 0 })
+        })?;
         Ok(Self { what, hostname: if version >= 3 { d.get()? } else { String::new() } })
     }
 }
@@ -250,7 +256,13 @@ impl Body for MAuthReply {
 
     fn read(_: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { protocol: d.u32()?, result: d.i32()?, global_id: d.u64()?, payload: d.bytes()?, message: d.get()? })
+        Ok(Self {
+            protocol: d.u32()?,
+            result: d.i32()?,
+            global_id: d.u64()?,
+            payload: d.bytes()?,
+            message: d.get()?,
+        })
     }
 }
 
@@ -308,7 +320,11 @@ impl Body for MMonGetVersionReply {
 
     fn read(version: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { handle: d.u64()?, newest: d.u64()?, oldest: if version >= 2 { d.u64()? } else { 0 } })
+        Ok(Self {
+            handle: d.u64()?,
+            newest: d.u64()?,
+            oldest: if version >= 2 { d.u64()? } else { 0 },
+        })
     }
 }
 
@@ -455,7 +471,12 @@ impl Body for MMonCommand {
 
     fn read(_: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { version: get_paxos(d)?, fsid: d.get()?, cmd: d.list(4, |d| d.get())?, input: data.clone() })
+        Ok(Self {
+            version: get_paxos(d)?,
+            fsid: d.get()?,
+            cmd: d.list(4, |d| d.get())?,
+            input: data.clone(),
+        })
     }
 }
 
@@ -561,7 +582,12 @@ impl Body for MGetPoolStatsReply {
 
     fn read(version: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { version: get_paxos(d)?, fsid: d.get()?, pools: d.get()?, per_pool: version >= 2 && d.bool()? })
+        Ok(Self {
+            version: get_paxos(d)?,
+            fsid: d.get()?,
+            pools: d.get()?,
+            per_pool: version >= 2 && d.bool()?,
+        })
     }
 }
 

@@ -200,7 +200,8 @@ impl std::fmt::Display for OsdOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())?;
         match self.op {
-            READ | SYNC_READ | SPARSE_READ | MAPEXT | WRITE | WRITEFULL | ZERO | APPEND | CMPEXT => {
+            READ | SYNC_READ | SPARSE_READ | MAPEXT | WRITE | WRITEFULL | ZERO | APPEND
+            | CMPEXT => {
                 let e = self.extent();
                 write!(f, " {}~{}", e.offset, e.length)?;
             }
@@ -212,7 +213,13 @@ impl std::fmt::Display for OsdOp {
             }
             CALL => {
                 if let Ok(c) = self.call_args() {
-                    write!(f, " {}.{} in={}b", c.class.escape_ascii(), c.method.escape_ascii(), c.input.len())?;
+                    write!(
+                        f,
+                        " {}.{} in={}b",
+                        c.class.escape_ascii(),
+                        c.method.escape_ascii(),
+                        c.input.len()
+                    )?;
                 }
             }
             WATCH => {
@@ -471,7 +478,11 @@ impl OsdOp {
 
     /// Arguments of [`SET_ALLOC_HINT`].
     pub fn alloc_hint(&self) -> AllocHint {
-        AllocHint { object_size: self.u64_at::<0>(), write_size: self.u64_at::<8>(), flags: self.u32_at::<16>() }
+        AllocHint {
+            object_size: self.u64_at::<0>(),
+            write_size: self.u64_at::<8>(),
+            flags: self.u32_at::<16>(),
+        }
     }
 
     /// Offset, length and pattern length of [`WRITESAME`].
@@ -532,7 +543,10 @@ impl OsdOp {
     /// Fills `length` bytes with repetitions of `pattern`.
     pub fn writesame(offset: u64, length: u64, pattern: Bytes) -> Self {
         let n = pattern.len() as u64;
-        Self { indata: pattern, ..Self::new(WRITESAME).put_u64::<0>(offset).put_u64::<8>(length).put_u64::<16>(n) }
+        Self {
+            indata: pattern,
+            ..Self::new(WRITESAME).put_u64::<0>(offset).put_u64::<8>(length).put_u64::<16>(n)
+        }
     }
     /// Sets the size.
     pub fn truncate(size: u64) -> Self {
@@ -563,7 +577,10 @@ impl OsdOp {
         let mut input = Vec::with_capacity(name.len() + value.len());
         input.extend_from_slice(name);
         input.extend_from_slice(value);
-        Self { indata: input.into(), ..Self::new(op).put_u32::<0>(name.len() as u32).put_u32::<4>(value.len() as u32) }
+        Self {
+            indata: input.into(),
+            ..Self::new(op).put_u32::<0>(name.len() as u32).put_u32::<4>(value.len() as u32)
+        }
     }
     /// Reads an attribute.
     pub fn getxattr(name: &[u8]) -> Self {
@@ -650,7 +667,11 @@ impl OsdOp {
     }
     /// A watch op: `op` is one of [`watch`].
     pub fn watch(cookie: u64, op: u8, generation: u32, timeout: u32) -> Self {
-        Self::new(WATCH).put_u64::<0>(cookie).put_u8::<16>(op).put_u32::<17>(generation).put_u32::<21>(timeout)
+        Self::new(WATCH)
+            .put_u64::<0>(cookie)
+            .put_u8::<16>(op)
+            .put_u32::<17>(generation)
+            .put_u32::<21>(timeout)
     }
     /// Notifies all watchers; `timeout` in seconds.
     pub fn notify(cookie: u64, timeout: u32, payload: &[u8]) -> Self {
@@ -672,7 +693,10 @@ impl OsdOp {
     pub fn pgnls(max: u64, start_epoch: u32, cursor: &HObject) -> Self {
         let mut e = Encoder::new();
         e.put(cursor);
-        Self { indata: e.into_bytes(), ..Self::new(PGNLS).put_u64::<0>(max).put_u32::<8>(start_epoch) }
+        Self {
+            indata: e.into_bytes(),
+            ..Self::new(PGNLS).put_u64::<0>(max).put_u32::<8>(start_epoch)
+        }
     }
     /// Copies another object here.
     pub fn copy_from(args: CopyFromArgs, name: &[u8], locator: &ObjectLocator) -> Self {
@@ -726,7 +750,10 @@ mod tests {
         let (n, v) = OsdOp::setxattr(b"name", b"value").xattr_parts().unwrap();
         assert_eq!((&n[..], &v[..]), (&b"name"[..], &b"value"[..]));
         let c = OsdOp::call("lock", "lock", b"in").call_args().unwrap();
-        assert_eq!((&c.class[..], &c.method[..], &c.input[..]), (&b"lock"[..], &b"lock"[..], &b"in"[..]));
+        assert_eq!(
+            (&c.class[..], &c.method[..], &c.input[..]),
+            (&b"lock"[..], &b"lock"[..], &b"in"[..])
+        );
         let w = OsdOp::watch(9, watch::RECONNECT, 3, 30).watch_args();
         assert_eq!((w.cookie, w.op, w.generation, w.timeout), (9, 5, 3, 30));
         assert_eq!(OsdOp::create(true).flags, FLAG_EXCL);

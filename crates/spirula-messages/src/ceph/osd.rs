@@ -114,7 +114,8 @@ impl MOsdOp {
     /// The object it names, as a head.
     pub fn hobject(&self) -> HObject {
         // A key equal to the name places the object no differently and is not kept.
-        let key = if self.locator.key == self.oid { Bytes::new() } else { self.locator.key.clone() };
+        let key =
+            if self.locator.key == self.oid { Bytes::new() } else { self.locator.key.clone() };
         HObject {
             key,
             name: self.oid.clone(),
@@ -238,7 +239,11 @@ impl Body for MOsdOp {
         let d = &mut Decoder::new(front);
         match version {
             0..4 => {
-                return Err(DecodeError::TooOld { what: "MOSDOp", version: version as u8, oldest: 4 });
+                return Err(DecodeError::TooOld {
+                    what: "MOSDOp",
+                    version: version as u8,
+                    oldest: 4,
+                });
             }
             4..7 => return Self::read_v4(version, d, data),
             _ => {}
@@ -294,7 +299,8 @@ pub struct OpResult {
     pub op: OsdOp,
     /// Its own result.
     pub rval: i32,
-    /// The crc32c of the output from seed `0xffff_ffff`, where whoever read it knows it. It is not on the wire.
+    /// The crc32c of the output from seed `0xffff_ffff`, where whoever read it knows it. It is not
+    /// on the wire.
     pub output_crc: Option<u32>,
 }
 
@@ -329,7 +335,8 @@ impl MOsdOpReply {
         Self::with(request, epoch, result, Self::none(request))
     }
 
-    /// The crc32c of the message's data from seed `0xffff_ffff`, if it is known: that of the only output there is.
+    /// The crc32c of the message's data from seed `0xffff_ffff`, if it is known: that of the only
+    /// output there is.
     pub fn data_crc(&self) -> Option<u32> {
         let mut filled = self.ops.iter().filter(|r| !r.op.indata.is_empty());
         let only = filled.next()?;
@@ -338,7 +345,11 @@ impl MOsdOpReply {
 
     /// The ops of `request` as those of a reply where none of them gave anything.
     pub fn none(request: &MOsdOp) -> Vec<OpResult> {
-        let none = |op: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..*op }, rval: 0, output_crc: None };
+        let none = |op: &OsdOp| OpResult {
+            op: OsdOp { indata: Bytes::new(), ..*op },
+            rval: 0,
+            output_crc: None,
+        };
         request.ops.iter().map(none).collect()
     }
 
@@ -365,7 +376,8 @@ impl Body for MOsdOpReply {
     const COMPAT: u16 = 2;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
-        let mut o = Encoder::with_capacity(112 + self.oid.len() + self.ops.len() * (OP_WIRE_LEN + 4));
+        let mut o =
+            Encoder::with_capacity(112 + self.oid.len() + self.ops.len() * (OP_WIRE_LEN + 4));
         o.put(&self.oid);
         o.put(&self.pg);
         o.u64(self.flags);
@@ -389,7 +401,11 @@ impl Body for MOsdOpReply {
 
     fn read(version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
         if version < 7 {
-            return Err(DecodeError::TooOld { what: "MOSDOpReply", version: version as u8, oldest: 7 });
+            return Err(DecodeError::TooOld {
+                what: "MOSDOpReply",
+                version: version as u8,
+                oldest: 7,
+            });
         }
         let d = &mut Decoder::new(front);
         let oid = d.get()?;
@@ -414,7 +430,18 @@ impl Body for MOsdOpReply {
         let user_version = d.u64()?;
         // A redirect (to a manifest object) and tracing ids may follow; we send neither and
         // as a client do not follow redirects, which no pool of ours makes.
-        Ok(Self { oid, pg, flags, result, bad_replay, epoch, ops, retry_attempt, replay_version, user_version })
+        Ok(Self {
+            oid,
+            pg,
+            flags,
+            result,
+            bad_replay,
+            epoch,
+            ops,
+            retry_attempt,
+            replay_version,
+            user_version,
+        })
     }
 }
 
@@ -482,7 +509,9 @@ impl MWatchNotify {
     /// [`DecodeError`] for anything else.
     pub fn read_completion(data: &[u8]) -> Result<Completion, DecodeError> {
         let d = &mut Decoder::new(data);
-        let replies = d.list(20, |d| Ok(NotifyReply { client: d.u64()?, cookie: d.u64()?, reply: d.bytes()? }))?;
+        let replies = d.list(20, |d| {
+            Ok(NotifyReply { client: d.u64()?, cookie: d.u64()?, reply: d.bytes()? })
+        })?;
         let missed = d.list(16, |d| d.get())?;
         Ok((replies, missed))
     }
@@ -567,6 +596,13 @@ impl Body for MOsdBackoff {
 
     fn read(_: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { spg: d.get()?, epoch: d.u32()?, op: d.u8()?, id: d.u64()?, begin: d.get()?, end: d.get()? })
+        Ok(Self {
+            spg: d.get()?,
+            epoch: d.u32()?,
+            op: d.u8()?,
+            id: d.u64()?,
+            begin: d.get()?,
+            end: d.get()?,
+        })
     }
 }

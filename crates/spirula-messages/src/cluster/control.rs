@@ -23,8 +23,9 @@ use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{AddrVec, EVersion, Epoch, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 
-/// What an OSD subscribes to when the change that leads to its next map does not fit the map it has: that next map (the
-/// subscription's `start`; the oldest that is kept, if that is newer) as a whole, once.
+/// What an OSD subscribes to when the change that leads to its next map does not fit the map it
+/// has: that next map (the subscription's `start`; the oldest that is kept, if that is newer) as a
+/// whole, once.
 pub const WHOLE_OSDMAP: &str = "osdmap.whole";
 
 /// A last field, which an earlier release does not send.
@@ -186,11 +187,13 @@ control! {
         /// Epoch in which this process was up last, 0 if never: then it was marked down though it
         /// lived.
         was_up: Epoch,
-        /// OSDs that its map shows up and that have not answered it lately on each network, or not yet.
+        /// OSDs that its map shows up and that have not answered it lately on each network, or not
+        /// yet.
         unheard: Vec<OsdId>,
         /// Enough of the others answer (`osd_heartbeat_min_healthy_ratio`).
         healthy: bool,
-        /// Newest epoch in which it is not up that all its PGs have seen; 0 for none. What it served before, it serves no more.
+        /// Newest epoch in which it is not up that all its PGs have seen; 0 for none. What it
+        /// served before, it serves no more.
         quiet: Epoch,
         /// Bytes its store can hold; gives the CRUSH weight (TiB) when the OSD has none.
         size_bytes: u64,
@@ -200,15 +203,15 @@ control! {
         location: BTreeMap<String, String>,
         /// Facts for `osd metadata` (hostname, cpu, versions, device…).
         metadata: BTreeMap<String, String>,
-        /// Milliseconds: the longest that its event loop stood still since it was up last. What is as long as the whole
-        /// grace is no wrong down mark.
+        /// Milliseconds: the longest that its event loop stood still since it was up last. What is
+        /// as long as the whole grace is no wrong down mark.
         stood_ms: Since<u32>,
     }
 }
 
 control! {
-    /// "I run": sent to the monitor that the OSD is connected to, a few times a second. No answer. It says that what its peers
-    /// miss is not its process.
+    /// "I run": sent to the monitor that the OSD is connected to, a few times a second. No answer.
+    /// It says that what its peers miss is not its process.
     OsdBeacon = 0x530c {
         /// Milliseconds between two of them.
         every_ms: u32,
@@ -257,15 +260,16 @@ control! {
         gone: bool,
         /// The target answers again; cancels this reporter's earlier report.
         alive: bool,
-        /// Requests of clients that have waited at the reporter for over a second, and PGs led by it that cannot begin
-        /// to serve, where the target is a member or is asked all the same.
+        /// Requests of clients that have waited at the reporter for over a second, and PGs led by
+        /// it that cannot begin to serve, where the target is a member or is asked all the same.
         waiting: u32,
         /// Of these PGs, those that ask a target that is no member.
         outside: Outside,
-        /// The target is silent on every path to it for longer than these milliseconds, which is as much as the reporter would expect
-        /// by what it saw of it lately; 0 if that is not so.
+        /// The target is silent on every path to it for longer than these milliseconds, which is as
+        /// much as the reporter would expect by what it saw of it lately; 0 if that is not so.
         patience_ms: Since<u32>,
-        /// For so many milliseconds it is silent on every path to it, in which the reporter ran. One network may be silent for longer.
+        /// For so many milliseconds it is silent on every path to it, in which the reporter ran.
+        /// One network may be silent for longer.
         unheard_ms: Since<u32>,
     }
 }
@@ -378,15 +382,18 @@ control! {
         slow_ops: u32,
         /// Age of the oldest of them, milliseconds.
         slow_oldest_ms: u64,
-        /// Peers to which a path carries small frames only: [`SMALL_BACK`], [`SMALL_FRONT`], or both.
+        /// Peers to which a path carries small frames only: [`SMALL_BACK`], [`SMALL_FRONT`], or
+        /// both.
         small_paths: BTreeMap<OsdId, u8>,
         /// Named counters (`op_r`, `op_w`, `op_in_bytes`, …), monotonic within an incarnation.
         perf: BTreeMap<String, u64>,
         /// Name of the machine that it runs on.
         hostname: String,
-        /// Options that differ from their defaults, for `config show`: who set each to what, the one that counts first.
+        /// Options that differ from their defaults, for `config show`: who set each to what, the
+        /// one that counts first.
         config: BTreeMap<String, Vec<(String, String)>>,
-        /// What was asked of block images, where the manager wants it counted ([`OsdReportAck::count_images_ms`]).
+        /// What was asked of block images, where the manager wants it counted
+        /// ([`OsdReportAck::count_images_ms`]).
         images: Since<ImageLoads>,
     }
 }
@@ -485,7 +492,13 @@ impl Encode for HealthInput {
 impl Decode for HealthInput {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("HealthInput", 1, |d, _| {
-            Ok(Self { code: d.get()?, severity: d.u8()?, summary: d.get()?, count: d.u64()?, detail: d.get()? })
+            Ok(Self {
+                code: d.get()?,
+                severity: d.u8()?,
+                summary: d.get()?,
+                count: d.u64()?,
+                detail: d.get()?,
+            })
         })
     }
 }
@@ -509,8 +522,8 @@ control! {
 }
 
 control! {
-    /// A client asked a monitor for a command that the manager serves. Who asked may have it, as the monitor found. Answered by
-    /// [`MgrRan`]; the leader sends it again until it has that.
+    /// A client asked a monitor for a command that the manager serves. Who asked may have it, as
+    /// the monitor found. Answered by [`MgrRan`]; the leader sends it again until it has that.
     MgrRun = 0x5322 {
         /// The sender's run, which the answer repeats.
         boot: u64,
@@ -518,10 +531,11 @@ control! {
         id: u64,
         /// JSON.
         cmd: Vec<String>,
-        /// Whether who asked may not know of every file system, and then those that he may know of. Others are not there for him.
+        /// Whether who asked may not know of every file system, and then those that he may know of.
+        /// Others are not there for him.
         only_fs: Since<(bool, Vec<String>)>,
-        /// The asker's global id, and the transaction of his request: by these it is the same one, though he asks another monitor, or
-        /// another leads. 0 where there is none.
+        /// The asker's global id, and the transaction of his request: by these it is the same one,
+        /// though he asks another monitor, or another leads. 0 where there is none.
         request: Since<(u64, u64)>,
     }
 }
@@ -543,15 +557,17 @@ control! {
 }
 
 control! {
-    /// A client asked the manager for a command that the monitors serve. Who asked may have it, as the manager found. Answered by
-    /// [`MonRan`]; the manager sends it again in each new session with a monitor until it has that. The message's transaction is that
-    /// of the client, so that the same request is done once.
+    /// A client asked the manager for a command that the monitors serve. Who asked may have it, as
+    /// the manager found. Answered by [`MonRan`]; the manager sends it again in each new session
+    /// with a monitor until it has that. The message's transaction is that of the client, so that
+    /// the same request is done once.
     MonRun = 0x5324 {
         /// Number of the request in this run of the manager.
         id: u64,
         /// Who asked.
         asker: CarriedPeer,
-        /// He has capabilities, which may limit him to some file systems; else he may do everything.
+        /// He has capabilities, which may limit him to some file systems; else he may do
+        /// everything.
         limited: bool,
         /// JSON.
         cmd: Vec<String>,

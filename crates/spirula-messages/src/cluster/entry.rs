@@ -1,7 +1,8 @@
-//! Entries of a PG's log: what was done to one object, and for whom. The same in a store, in the messages of peering, and
-//! with a write on its way to the members of its PG.
+//! Entries of a PG's log: what was done to one object, and for whom. The same in a store, in the
+//! messages of peering, and with a write on its way to the members of its PG.
 //!
-//! Stored entries outlive releases: a new field comes last, with a version of its own, and has a meaning where it is absent.
+//! Stored entries outlive releases: a new field comes last, with a version of its own, and has a
+//! meaning where it is absent.
 
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -71,8 +72,8 @@ pub struct LogEntry {
     pub home: u32,
     /// What of the object differs from `prior`.
     pub dirty: Dirty,
-    /// What each op of the request gave, in order, where the request asked for that (the RETURNVEC flag): a resend is
-    /// answered with it. Empty for all other requests.
+    /// What each op of the request gave, in order, where the request asked for that (the RETURNVEC
+    /// flag): a resend is answered with it. Empty for all other requests.
     pub returns: Vec<OpReturn>,
 }
 
@@ -118,7 +119,12 @@ impl Decode for LogEntry {
                     1 => EntryKind::Modify,
                     2 => EntryKind::Delete,
                     3 => EntryKind::Nothing,
-                    v => return Err(DecodeError::Value { what: "log entry kind", value: i64::from(v) }),
+                    v => {
+                        return Err(DecodeError::Value {
+                            what: "log entry kind",
+                            value: i64::from(v),
+                        });
+                    }
                 },
                 object: d.get()?,
                 mtime: d.get()?,
@@ -172,7 +178,10 @@ mod tests {
             mtime: UTime::ZERO,
             home: 2,
             dirty: Dirty::nothing(),
-            returns: vec![OpReturn { rval: -2, data: Bytes::new() }, OpReturn { rval: 1, data: "out".into() }],
+            returns: vec![
+                OpReturn { rval: -2, data: Bytes::new() },
+                OpReturn { rval: 1, data: "out".into() },
+            ],
         }
     }
 
@@ -207,7 +216,11 @@ mod tests {
             let home = if version >= 2 { e.home } else { 0 };
             let dirty = if version >= 3 { e.dirty.clone() } else { Dirty::All };
             let expected = LogEntry { home, dirty, returns: Vec::new(), ..e.clone() };
-            assert_eq!(from_slice::<LogEntry>(&out.into_vec()).unwrap(), expected, "version {version}");
+            assert_eq!(
+                from_slice::<LogEntry>(&out.into_vec()).unwrap(),
+                expected,
+                "version {version}"
+            );
         }
     }
 }

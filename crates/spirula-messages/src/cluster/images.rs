@@ -1,4 +1,5 @@
-//! What OSDs count of block images for the manager, while somebody asks it (`rbd perf image iotop`).
+//! What OSDs count of block images for the manager, while somebody asks it (`rbd perf image
+//! iotop`).
 
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_types::PoolId;

@@ -16,8 +16,8 @@ use crate::Body;
 /// Key among an OSD's metadata of [`between_osds`].
 pub const BETWEEN_OSDS: &str = "osd_messages";
 
-/// What this program's OSDs say to each other, in a word: kinds of messages, each with its version. OSDs that differ in it do not
-/// understand each other.
+/// What this program's OSDs say to each other, in a word: kinds of messages, each with its version.
+/// OSDs that differ in it do not understand each other.
 pub fn between_osds() -> String {
     fn one<M: Body>() -> String {
         format!("{:x}.{}", M::KIND, M::VERSION)

@@ -76,7 +76,8 @@ impl Encode for PgCounts {
 
 impl Decode for PgCounts {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        // Each write brings one: no list is made of it. What a later version has more is passed over.
+        // Each write brings one: no list is made of it. What a later version has more is passed
+        // over.
         let mut v = [0; 12];
         for i in 0..d.count(8)? {
             let value = d.i64()?;
@@ -116,7 +117,8 @@ pub struct PgHead {
     pub counts: PgCounts,
     /// In an erasure-coded pool: entries after this one can still be taken back here.
     pub rolled: EVersion,
-    /// Requests were made here, or in what this PG was split from or merged of, that the log does not remember any more.
+    /// Requests were made here, or in what this PG was split from or merged of, that the log does
+    /// not remember any more.
     pub forgot: bool,
 }
 
@@ -179,18 +181,28 @@ impl Encode for PastInterval {
 
 impl Decode for PastInterval {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { first: d.get()?, last: d.get()?, up: d.get()?, acting: d.get()?, primary: d.get()?, rw: d.bool()? })
+        Ok(Self {
+            first: d.get()?,
+            last: d.get()?,
+            up: d.get()?,
+            acting: d.get()?,
+            primary: d.get()?,
+            rw: d.bool()?,
+        })
     }
 }
 
-/// The primary of an older interval, which may not know that it was replaced and serve reads by leases that it holds.
+/// The primary of an older interval, which may not know that it was replaced and serve reads by
+/// leases that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OldReader {
     /// The OSD.
     pub osd: OsdId,
-    /// Last epoch of that interval, or a later one: an incarnation that began after it does not read.
+    /// Last epoch of that interval, or a later one: an incarnation that began after it does not
+    /// read.
     pub last: Epoch,
-    /// For how long it may still read, at most, milliseconds from when this is sent on. Means nothing where it is stored.
+    /// For how long it may still read, at most, milliseconds from when this is sent on. Means
+    /// nothing where it is stored.
     pub left_ms: u32,
 }
 
@@ -236,8 +248,8 @@ pub struct PgInfo {
     pub last_backfill: HObject,
     /// Objects that the log names and that this copy lacks. Counted when it is sent.
     pub missing: u32,
-    /// Of what was written since its last activation it has got entries without data: its newest ones may be in the log of
-    /// nobody who has their data. Found out when it is sent.
+    /// Of what was written since its last activation it has got entries without data: its newest
+    /// ones may be in the log of nobody who has their data. Found out when it is sent.
     pub hollow: bool,
     /// Its scrubs.
     pub scrub: ScrubHistory,
@@ -476,14 +488,16 @@ pub struct PgTxn {
     pub seq: u64,
     /// Version of the object.
     pub version: EVersion,
-    /// Of a push: the newest entry whose change it may contain. A member takes it only at that point of its log, or later.
+    /// Of a push: the newest entry whose change it may contain. A member takes it only at that
+    /// point of its log, or later.
     pub follows: EVersion,
     /// Of a pulled object: where to go on; `None` at its end.
     pub next: Option<CopyCursor>,
-    /// Of a piece of an object: heads or clones of the same object of which it takes ranges. It is taken only where these are
-    /// whole in these versions.
+    /// Of a piece of an object: heads or clones of the same object of which it takes ranges. It is
+    /// taken only where these are whole in these versions.
     pub beside: Vec<(HObject, EVersion)>,
-    /// Of the first piece of a pulled object that takes such ranges: what its further pieces are to bring.
+    /// Of the first piece of a pulled object that takes such ranges: what its further pieces are to
+    /// bring.
     pub lacks: Dirty,
     /// First part of `Transaction::split`.
     pub header: Bytes,
@@ -543,7 +557,12 @@ impl Body for PgTxn {
                     2 => TxnKind::Push,
                     3 => TxnKind::Pulled,
                     4 => TxnKind::Shard,
-                    v => return Err(DecodeError::Value { what: "transaction kind", value: i64::from(v) }),
+                    v => {
+                        return Err(DecodeError::Value {
+                            what: "transaction kind",
+                            value: i64::from(v),
+                        });
+                    }
                 },
                 seq: d.get()?,
                 version: d.get()?,
@@ -596,7 +615,12 @@ impl Encode for RepAck {
 
 impl Decode for RepAck {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { pg: PgId::new(d.get()?, d.get()?), ends: d.get()?, epoch: d.get()?, version: d.get()? })
+        Ok(Self {
+            pg: PgId::new(d.get()?, d.get()?),
+            ends: d.get()?,
+            epoch: d.get()?,
+            version: d.get()?,
+        })
     }
 }
 
@@ -722,7 +746,8 @@ pub enum CtlBody {
         rolled: EVersion,
         /// The PG's scrubs.
         scrub: ScrubHistory,
-        /// What the PG holds when its newest entry is the first of these: a scrub may have corrected it.
+        /// What the PG holds when its newest entry is the first of these: a scrub may have
+        /// corrected it.
         counted: (EVersion, PgCounts),
         /// Primaries of older intervals may still serve reads ([`PgInfo::readers`]).
         read: bool,
@@ -732,7 +757,8 @@ pub enum CtlBody {
         /// As told.
         seq: u64,
     },
-    /// Member → primary: a write, or what depends on one, came that follows an entry which has not come.
+    /// Member → primary: a write, or what depends on one, came that follows an entry which has not
+    /// come.
     Gap {
         /// The newest entry that came.
         have: EVersion,
@@ -772,11 +798,12 @@ pub enum CtlBody {
         dirty: Dirty,
         /// About so many bytes at a time.
         piece: u64,
-        /// Heads or clones of the same object that the asker has whole, with their versions: what the object shares with
-        /// them is not to be sent, but taken of them.
+        /// Heads or clones of the same object that the asker has whole, with their versions: what
+        /// the object shares with them is not to be sent, but taken of them.
         beside: Vec<(HObject, EVersion)>,
     },
-    /// Answer to [`CtlBody::Pull`] and [`CtlBody::ReadShard`]: the object is not here whole in the version wanted.
+    /// Answer to [`CtlBody::Pull`] and [`CtlBody::ReadShard`]: the object is not here whole in the
+    /// version wanted.
     PullFailed {
         /// The question's number.
         seq: u64,
@@ -785,7 +812,8 @@ pub enum CtlBody {
         /// The version that is here whole; zero if there is none, or it cannot be read.
         has: EVersion,
     },
-    /// A push is not taken: not all that it takes ranges of ([`PgTxn::beside`]) is here in those versions.
+    /// A push is not taken: not all that it takes ranges of ([`PgTxn::beside`]) is here in those
+    /// versions.
     PushRefused {
         /// Its number.
         seq: u64,
@@ -799,7 +827,8 @@ pub enum CtlBody {
     Progress {
         /// See [`PgInfo::last_backfill`].
         last_backfill: HObject,
-        /// Only for a member that has this entry: those before it were sent with the older bound in mind.
+        /// Only for a member that has this entry: those before it were sent with the older bound in
+        /// mind.
         follows: EVersion,
     },
     /// That is durable.
@@ -1058,9 +1087,13 @@ impl Decode for PgCtl {
                 3 => CtlBody::Notify { info: d.get()?, past: d.get()? },
                 4 => CtlBody::GetLog { after: d.get()? },
                 5 => CtlBody::Log { info: d.get()?, entries: d.get()?, missing: d.get()? },
-                6 => {
-                    CtlBody::Activate { run: d.get()?, info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? }
-                }
+                6 => CtlBody::Activate {
+                    run: d.get()?,
+                    info: d.get()?,
+                    past: d.get()?,
+                    log: d.get()?,
+                    fresh: d.get()?,
+                },
                 7 => CtlBody::Activated { run: d.get()? },
                 8 => CtlBody::History {
                     seq: d.get()?,
@@ -1092,7 +1125,12 @@ impl Decode for PgCtl {
                 19 => CtlBody::Release { seq: d.get()? },
                 20 => CtlBody::Delete,
                 21 => CtlBody::Rotten { object: d.get()?, version: d.get()?, offset: get_opt(d)? },
-                22 => CtlBody::ScrubScan { seq: d.get()?, from: d.get()?, to: d.get()?, deep: d.get()? },
+                22 => CtlBody::ScrubScan {
+                    seq: d.get()?,
+                    from: d.get()?,
+                    to: d.get()?,
+                    deep: d.get()?,
+                },
                 23 => CtlBody::Scrubbed { seq: d.get()?, map: get_opt(d)? },
                 24 => CtlBody::HistoryAck { seq: d.get()? },
                 25 => CtlBody::ReadShard {
@@ -1168,8 +1206,9 @@ ping! {
 }
 
 ping! {
-    /// First message of a session for data that comes after one that was lost with both OSDs alive (type 0x5352): what the
-    /// sender said before may never have arrived, so every PG begins its exchanges with it anew.
+    /// First message of a session for data that comes after one that was lost with both OSDs alive
+    /// (type 0x5352): what the sender said before may never have arrived, so every PG begins its
+    /// exchanges with it anew.
     OsdRenewed = 0x5352 {
         /// The sender.
         osd: OsdId,
@@ -1204,21 +1243,37 @@ mod tests {
             last_backfill: HObject::max(),
             missing: 3,
             hollow: true,
-            scrub: ScrubHistory { last: EVersion::new(9, 90), repaired: 2, ..ScrubHistory::default() },
+            scrub: ScrubHistory {
+                last: EVersion::new(9, 90),
+                repaired: 2,
+                ..ScrubHistory::default()
+            },
             readers: vec![OldReader { osd: 3, last: 5, left_ms: 700 }],
         }
     }
 
     fn past() -> Vec<PastInterval> {
         let (a, b) = (Peer::new(1, 0), Peer::whole(2));
-        vec![PastInterval { first: 3, last: 7, up: vec![a, b], acting: vec![b], primary: b, rw: true }]
+        vec![PastInterval {
+            first: 3,
+            last: 7,
+            up: vec![a, b],
+            acting: vec![b],
+            primary: b,
+            rw: true,
+        }]
     }
 
     #[test]
     fn every_control_message_round_trips() {
         let o = HObject::head(2, Bytes::new(), Bytes::new(), "o".into());
         let dirty = Dirty::nothing();
-        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default(), dirty, withheld: true };
+        let item = MissingItem {
+            need: EVersion::new(3, 4),
+            have: EVersion::default(),
+            dirty,
+            withheld: true,
+        };
         let scrubbed = ScrubObject {
             size: 3,
             attrs: vec![("_".into(), "info".into())],
@@ -1234,7 +1289,11 @@ mod tests {
             CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 },
             CtlBody::Notify { info: info(), past: past() },
             CtlBody::GetLog { after: EVersion::new(1, 2) },
-            CtlBody::Log { info: info(), entries: vec!["a".into(), "b".into()], missing: vec![(o.clone(), item)] },
+            CtlBody::Log {
+                info: info(),
+                entries: vec!["a".into(), "b".into()],
+                missing: vec![(o.clone(), item)],
+            },
             CtlBody::Activate {
                 run: 3,
                 info: info(),
@@ -1305,7 +1364,12 @@ mod tests {
         let all = PgCtls(
             bodies
                 .into_iter()
-                .map(|body| PgCtl { pg: PgId::new(2, 7), ends: Ends { from: 1, to: 0 }, epoch: 5, body })
+                .map(|body| PgCtl {
+                    pg: PgId::new(2, 7),
+                    ends: Ends { from: 1, to: 0 },
+                    epoch: 5,
+                    body,
+                })
                 .collect(),
         );
         assert_eq!(PgCtls::from_message(&all.clone().into_message(1)).unwrap(), all);
@@ -1322,7 +1386,10 @@ mod tests {
             version: EVersion::new(5, 6),
             follows: EVersion::new(5, 5),
             next: Some(CopyCursor::default()),
-            beside: vec![(HObject::head(2, Bytes::new(), Bytes::new(), "o".into()), EVersion::new(5, 4))],
+            beside: vec![(
+                HObject::head(2, Bytes::new(), Bytes::new(), "o".into()),
+                EVersion::new(5, 4),
+            )],
             lacks: Dirty::Parts { data: vec![(4096, 8192)], omap: true },
             header: "header".into(),
             payload: "payload".into(),
@@ -1333,15 +1400,22 @@ mod tests {
         let message = long.clone().into_message(1);
         assert!(message.front.len() < 1000 && message.data.len() == HEADER_IN_FRONT + 8);
         assert_eq!(PgTxn::from_message(&message).unwrap(), long);
-        let a =
-            PgAcks(vec![
-                RepAck { pg: PgId::new(1, 2), ends: Ends::default(), epoch: 3, version: EVersion::new(4, 5) };
-                3
-            ]);
+        let a = PgAcks(vec![
+            RepAck {
+                pg: PgId::new(1, 2),
+                ends: Ends::default(),
+                epoch: 3,
+                version: EVersion::new(4, 5)
+            };
+            3
+        ]);
         assert_eq!(PgAcks::from_message(&a.clone().into_message(1)).unwrap(), a);
         let p = OsdPong { osd: 1, epoch: 2, sent_ms: 3, lease_ms: 4, full: true };
         assert_eq!(OsdPong::from_message(&p.into_message(1)).unwrap(), p);
-        assert_eq!(OsdRenewed::from_message(&OsdRenewed { osd: 7 }.into_message(1)).unwrap(), OsdRenewed { osd: 7 });
+        assert_eq!(
+            OsdRenewed::from_message(&OsdRenewed { osd: 7 }.into_message(1)).unwrap(),
+            OsdRenewed { osd: 7 }
+        );
     }
 
     proptest! {

@@ -82,7 +82,13 @@ impl Encode for CarriedPeer {
 impl Decode for CarriedPeer {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("CarriedPeer", 1, |d, _| {
-            Ok(Self { kind: d.u8()?, id: d.get()?, global_id: d.u64()?, addrs: d.get()?, features: d.u64()? })
+            Ok(Self {
+                kind: d.u8()?,
+                id: d.get()?,
+                global_id: d.u64()?,
+                addrs: d.get()?,
+                features: d.u64()?,
+            })
         })
     }
 }
@@ -173,8 +179,8 @@ control! {
         open: bool,
         /// Whose it is.
         peer: CarriedPeer,
-        /// Over it an OSD says that it runs ([`super::control::OsdBeacon`]): the last word is longer ago than it should be (1), or
-        /// is not (2); 0 if it never said so.
+        /// Over it an OSD says that it runs ([`super::control::OsdBeacon`]): the last word is
+        /// longer ago than it should be (1), or is not (2); 0 if it never said so.
         silent: Since<u8>,
     }
 }
@@ -273,12 +279,14 @@ control! {
         sent: UTime,
         /// The answerer's clock.
         here: UTime,
-        /// How much of the disk that holds its store is free, in per cent; more than 100 if it does not know.
+        /// How much of the disk that holds its store is free, in per cent; more than 100 if it does
+        /// not know.
         room: u32,
         /// What `mon metadata` shows of it.
         facts: Since<BTreeMap<String, String>>,
-        /// The answerer's run, and every connection that it has: any other of it that the leader knows is gone, and the word of that
-        /// was lost. The run is 0 where an earlier release does not say.
+        /// The answerer's run, and every connection that it has: any other of it that the leader
+        /// knows is gone, and the word of that was lost. The run is 0 where an earlier release does
+        /// not say.
         sessions: Since<(u64, Vec<u64>)>,
         /// Why the answerer refuses what the leader says was agreed on; empty if it does not.
         contradicts: Since<String>,
@@ -286,8 +294,9 @@ control! {
 }
 
 control! {
-    /// Daemons of which the sender knows that they have OSD maps which the monitors do not have; what a leader says includes what others
-    /// told it. Goes along with each [`MonTime`] and its answer, and replaces what the sender said before.
+    /// Daemons of which the sender knows that they have OSD maps which the monitors do not have;
+    /// what a leader says includes what others told it. Goes along with each [`MonTime`] and its
+    /// answer, and replaces what the sender said before.
     MonForgotten = 0x536d {
         /// The newest map of each.
         daemons: BTreeMap<String, Epoch>,

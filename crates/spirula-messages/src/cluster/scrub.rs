@@ -30,14 +30,16 @@ pub struct ScrubHistory {
 }
 
 impl ScrubHistory {
-    /// What part `i` of `n` knows of it when its PG is split. Nobody knows in which part a thing that was counted lies: counts are
-    /// divided, so that they add up as before, but no part says that it has no errors as long as the whole had some.
+    /// What part `i` of `n` knows of it when its PG is split. Nobody knows in which part a thing
+    /// that was counted lies: counts are divided, so that they add up as before, but no part says
+    /// that it has no errors as long as the whole had some.
     #[must_use]
     pub fn part(&self, i: u32, n: u32) -> Self {
         let n = n.max(1);
         let share = |all: u32| all / n + u32::from(i < all % n);
         let errors = |all: u32| share(all).max(u32::from(all > 0));
-        let repaired = self.repaired / u64::from(n) + u64::from(u64::from(i) < self.repaired % u64::from(n));
+        let repaired =
+            self.repaired / u64::from(n) + u64::from(u64::from(i) < self.repaired % u64::from(n));
         Self {
             shallow_errors: errors(self.shallow_errors),
             deep_errors: errors(self.deep_errors),
@@ -47,8 +49,8 @@ impl ScrubHistory {
         }
     }
 
-    /// What a PG knows of its scrubs that takes in another, whose log is not its own any more: what was found in either, and it was
-    /// looked at as long ago as the part that was looked at first.
+    /// What a PG knows of its scrubs that takes in another, whose log is not its own any more: what
+    /// was found in either, and it was looked at as long ago as the part that was looked at first.
     #[must_use]
     pub fn joined(&self, other: &Self) -> Self {
         Self {
@@ -176,7 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_not_counted_more_than_once_by_the_parts_of_a_split_and_not_lost_by_a_merge() {
+    fn what_was_found_is_not_counted_more_than_once_by_the_parts_of_a_split_and_not_lost_by_a_merge()
+     {
         let whole = ScrubHistory {
             last_deep_stamp: at(7),
             shallow_errors: 1,
@@ -194,6 +197,9 @@ mod tests {
         let other = ScrubHistory { last_deep_stamp: at(3), large_omaps: 4, ..whole };
         let one = parts[1..].iter().fold(parts[0], |all, p| all.joined(p));
         assert_eq!((one.large_omaps, one.repaired, one.deep_errors), (6, 5, 6));
-        assert_eq!((one.joined(&other).large_omaps, one.joined(&other).last_deep_stamp), (10, at(3)));
+        assert_eq!(
+            (one.joined(&other).large_omaps, one.joined(&other).last_deep_stamp),
+            (10, at(3))
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! A write on its way from its primary to another member (type 0x5343).
 //!
-//! What it means for the PG is typed: entries, head, and how much of each entry's change the member gets. The changes of
-//! objects themselves are for the member's store alone; nobody has to look into them to know what the write is.
+//! What it means for the PG is typed: entries, head, and how much of each entry's change the member
+//! gets. The changes of objects themselves are for the member's store alone; nobody has to look
+//! into them to know what the write is.
 
 use super::entry::LogEntry;
 use super::pg::{Ends, HEADER_IN_FRONT, PgHead};
@@ -14,7 +15,8 @@ use std::sync::Arc;
 /// How much of an entry's change a member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Nothing but the entry: the member lacks the object, or its backfill has not come to it; or there is no change.
+    /// Nothing but the entry: the member lacks the object, or its backfill has not come to it; or
+    /// there is no change.
     Entry,
     /// A change to be merged with what the member has of the object.
     Merged,
@@ -50,8 +52,8 @@ impl Logged {
 /// What a write is for all members alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteRecord {
-    /// What it makes of the PG's head. `log_tail`: up to where the primary's log is trimmed with it. `rolled`: up to where
-    /// all members have everything.
+    /// What it makes of the PG's head. `log_tail`: up to where the primary's log is trimmed with
+    /// it. `rolled`: up to where all members have everything.
     pub head: PgHead,
     /// The head as it is stored, by the OSD that made it.
     pub stored: Bytes,
@@ -127,7 +129,8 @@ impl Body for PgWrite {
     fn segments(&self) -> (Vec<u8>, Bytes) {
         let entries: usize = self.record.entries.iter().map(|e| e.stored.len()).sum();
         let in_front = self.header.len() <= HEADER_IN_FRONT;
-        let mut o = Encoder::with_capacity(256 + entries + if in_front { self.header.len() } else { 0 });
+        let mut o =
+            Encoder::with_capacity(256 + entries + if in_front { self.header.len() } else { 0 });
         o.versioned(1, 1, |o| {
             o.put(&self.pg);
             o.put(&self.ends);
@@ -147,13 +150,18 @@ impl Body for PgWrite {
                 o.u64(self.header.len() as u64);
             }
         });
-        let data = if in_front { self.payload.clone() } else { [&self.header[..], &self.payload[..]].concat().into() };
+        let data = if in_front {
+            self.payload.clone()
+        } else {
+            [&self.header[..], &self.payload[..]].concat().into()
+        };
         (o.into_vec(), data)
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
         Decoder::new(front).versioned("PgWrite", 1, |d, _| {
-            let (pg, ends, epoch, run, follows) = (d.get()?, d.get()?, d.get()?, d.get()?, d.get()?);
+            let (pg, ends, epoch, run, follows) =
+                (d.get()?, d.get()?, d.get()?, d.get()?, d.get()?);
             // Copied out, like the entries: the store keeps both for longer than the message.
             let stored: Bytes = d.get()?;
             let head: PgHead = from_slice(&stored)?;
@@ -164,7 +172,10 @@ impl Body for PgWrite {
             let (entries, given): (Vec<Logged>, Vec<Given>) = all.into_iter().unzip();
             let rising = entries.is_sorted_by(|a, b| a.entry.version < b.entry.version);
             if !rising || entries.last().is_none_or(|e| e.entry.version != head.last_update) {
-                return Err(DecodeError::Value { what: "entries of a write", value: entries.len() as i64 });
+                return Err(DecodeError::Value {
+                    what: "entries of a write",
+                    value: entries.len() as i64,
+                });
             }
             // The changes share the segment's memory.
             let mut header = front.slice_ref(d.blob()?);
@@ -213,8 +224,15 @@ mod tests {
             epoch: 5,
             run: 8,
             follows: EVersion::new(5, 5),
-            given: entries.iter().zip(share).map(|(_, share)| Given { share, updates: 2 }).collect(),
-            record: Arc::new(WriteRecord::new(PgHead { last_update, ..PgHead::default() }, entries)),
+            given: entries
+                .iter()
+                .zip(share)
+                .map(|(_, share)| Given { share, updates: 2 })
+                .collect(),
+            record: Arc::new(WriteRecord::new(
+                PgHead { last_update, ..PgHead::default() },
+                entries,
+            )),
             header: "header".into(),
             payload: "payload".into(),
         }
@@ -236,7 +254,10 @@ mod tests {
     #[test]
     fn a_write_whose_head_is_not_its_last_entrys_is_refused() {
         for versions in [&[][..], &[7, 6], &[6, 6]] {
-            assert!(PgWrite::from_message(&write(versions).into_message(1)).is_err(), "{versions:?}");
+            assert!(
+                PgWrite::from_message(&write(versions).into_message(1)).is_err(),
+                "{versions:?}"
+            );
         }
         let mut w = write(&[6, 7]);
         let head = PgHead { last_update: EVersion::new(5, 8), ..PgHead::default() };

@@ -2,14 +2,20 @@
 
 use super::{Connection, Event, Phase};
 use crate::auth::{self, AuthAnswer, AuthRequest, Granted, METHOD_NONE, Mode};
-use crate::control::{AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse};
+use crate::control::{
+    AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse,
+};
 use crate::error::ProtocolError;
 use crate::frame::{Codec, Frame, Tag};
 use crate::session::{SessionAnswer, SessionAsk, SessionKey};
 use spirula_types::{EntityAddr, EntityName, EntityType, errno};
 
 impl Connection {
-    pub(super) fn on_accepting(&mut self, f: &Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    pub(super) fn on_accepting(
+        &mut self,
+        f: &Frame,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let payload = &f.segments[0];
         match (self.phase, f.tag) {
             (Phase::AuthRequest, Tag::AuthRequest) => self.on_auth_request(payload, out),
@@ -37,7 +43,11 @@ impl Connection {
         }
     }
 
-    fn on_auth_request(&mut self, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn on_auth_request(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let tag = Tag::AuthRequest;
         let request = parse(tag, payload, AuthRequestFrame::read)?;
         self.peer.method = request.method;
@@ -105,7 +115,9 @@ impl Connection {
             }
             // The mode was chosen by what the peer said it was: nobody gets a weaker one by
             // saying hello as another.
-            AuthAnswer::Done(granted) if !self.allowed_modes(granted.kind).contains(&self.peer.mode) => {
+            AuthAnswer::Done(granted)
+                if !self.allowed_modes(granted.kind).contains(&self.peer.mode) =>
+            {
                 self.another_attempt(Tag::AuthRequest)?;
                 self.bad_method(-errno::EACCES);
             }
@@ -121,7 +133,11 @@ impl Connection {
         Ok(())
     }
 
-    fn on_client_ident(&mut self, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn on_client_ident(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let id = parse(Tag::ClientIdent, payload, Ident::read_client)?;
         if id.addrs.is_blank() {
             return Err(ProtocolError::NoAddress);
@@ -149,7 +165,11 @@ impl Connection {
             self.open(out);
             return Ok(());
         }
-        let ask = SessionAsk::New { key: self.session_key(), client_cookie: id.cookie, global_seq: id.global_seq };
+        let ask = SessionAsk::New {
+            key: self.session_key(),
+            client_cookie: id.cookie,
+            global_seq: id.global_seq,
+        };
         self.phase = Phase::SessionAnswer(ask);
         out.push(Event::Session(ask));
         Ok(())
@@ -195,7 +215,11 @@ impl Connection {
     ///
     /// # Errors
     /// [`ProtocolError`] if that ends the connection.
-    pub fn answer_session(&mut self, answer: SessionAnswer, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    pub fn answer_session(
+        &mut self,
+        answer: SessionAnswer,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let Phase::SessionAnswer(ask) = self.phase else { return Ok(()) };
         self.phase = Phase::Ident;
         let r = self.apply(ask, answer, out);
@@ -205,7 +229,12 @@ impl Connection {
         r
     }
 
-    fn apply(&mut self, ask: SessionAsk, answer: SessionAnswer, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn apply(
+        &mut self,
+        ask: SessionAsk,
+        answer: SessionAnswer,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         if !matches!(answer, SessionAnswer::Attach(_)) {
             self.another_attempt(Tag::ClientIdent)?;
         }
@@ -228,7 +257,9 @@ impl Connection {
                 self.open(out);
             }
             SessionAnswer::Reset { full } => self.control(Tag::SessionReset, &[u8::from(full)]),
-            SessionAnswer::Retry { connect_seq } => self.control(Tag::SessionRetry, &connect_seq.to_le_bytes()),
+            SessionAnswer::Retry { connect_seq } => {
+                self.control(Tag::SessionRetry, &connect_seq.to_le_bytes())
+            }
             SessionAnswer::RetryGlobal { global_seq } => {
                 self.control(Tag::SessionRetryGlobal, &global_seq.to_le_bytes());
             }

@@ -3,7 +3,9 @@
 use super::accept::names;
 use super::{Connection, Event, Phase, Side};
 use crate::auth::{AuthStart, BadMethod, METHOD_NONE, Mode};
-use crate::control::{AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse};
+use crate::control::{
+    AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse,
+};
 use crate::error::ProtocolError;
 use crate::frame::{Codec, Frame, Tag};
 use bytes::Bytes;
@@ -56,10 +58,15 @@ impl Connection {
                 Ok(())
             }
             Tag::AuthBadMethod => {
-                let AuthBadMethod { method, result, methods, modes } = parse(tag, payload, AuthBadMethod::read)?;
+                let AuthBadMethod { method, result, methods, modes } =
+                    parse(tag, payload, AuthBadMethod::read)?;
                 let bad = BadMethod { method, result, methods, modes };
                 let Some(start) = credentials.bad_method(&bad) else {
-                    return Err(ProtocolError::AuthRefused { method, result, allowed: bad.methods });
+                    return Err(ProtocolError::AuthRefused {
+                        method,
+                        result,
+                        allowed: bad.methods,
+                    });
                 };
                 self.another_attempt(tag)?;
                 self.send_auth_request(start)
@@ -68,7 +75,8 @@ impl Connection {
         }
     }
 
-    /// Our addresses: the published ones, or the IP the server sees with our nonce, if it is the first.
+    /// Our addresses: the published ones, or the IP the server sees with our nonce, if it is the
+    /// first.
     pub(super) fn own_addrs(&self, seen_as: EntityAddr) -> AddrVec {
         if !self.endpoint.addrs.is_blank() {
             return self.endpoint.addrs.clone();
@@ -77,7 +85,11 @@ impl Connection {
         AddrVec::one(EntityAddr { kind: EntityAddr::KIND_ANY, nonce: self.endpoint.nonce, addr })
     }
 
-    pub(super) fn on_connecting(&mut self, f: &Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    pub(super) fn on_connecting(
+        &mut self,
+        f: &Frame,
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let payload = &f.segments[0];
         match (self.phase, f.tag) {
             (Phase::AuthReply, tag) => self.on_auth_reply(tag, payload)?,
@@ -93,7 +105,9 @@ impl Connection {
             (Phase::IdentReply, Tag::IdentMissingFeatures) => {
                 return Err(ProtocolError::WeLack(parse(f.tag, payload, |d| d.u64())?));
             }
-            (Phase::IdentReply | Phase::ReconnectReply, Tag::Wait) => return Err(ProtocolError::Race),
+            (Phase::IdentReply | Phase::ReconnectReply, Tag::Wait) => {
+                return Err(ProtocolError::Race);
+            }
             (Phase::ReconnectReply, tag) => self.on_reconnect_reply(tag, payload, out)?,
             (_, tag) => return Err(self.unexpected(tag)),
         }
@@ -137,7 +151,11 @@ impl Connection {
         self.phase = Phase::ReconnectReply;
     }
 
-    fn on_server_ident(&mut self, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn on_server_ident(
+        &mut self,
+        payload: &[u8],
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         let id = parse(Tag::ServerIdent, payload, Ident::read_server)?;
         let Side::Connecting { target, .. } = &self.side else { return Ok(()) };
         if !names(&id.addrs.0, target) {
@@ -164,7 +182,12 @@ impl Connection {
         Ok(())
     }
 
-    fn on_reconnect_reply(&mut self, tag: Tag, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+    fn on_reconnect_reply(
+        &mut self,
+        tag: Tag,
+        payload: &[u8],
+        out: &mut Vec<Event>,
+    ) -> Result<(), ProtocolError> {
         match tag {
             Tag::SessionReconnectOk => {
                 let has = parse(tag, payload, |d| d.u64())?;

@@ -46,8 +46,13 @@ fn big_payload_is_offered_for_direct_reading_and_taken_back() {
 fn declared_length_alone_reserves_little() {
     let mut b = BytesMut::new();
     let data = Bytes::from(vec![0u8; 16 << 20]);
-    Codec::Crc1.encode(Tag::Message, &Segments { head: [&HEADER, b"", b""], data: &data, data_crc: Some(0) }, &mut b);
-    let mut r = FrameReader::new(Codec::Crc1, Limits { direct_payload: usize::MAX, ..Limits::default() });
+    Codec::Crc1.encode(
+        Tag::Message,
+        &Segments { head: [&HEADER, b"", b""], data: &data, data_crc: Some(0) },
+        &mut b,
+    );
+    let mut r =
+        FrameReader::new(Codec::Crc1, Limits { direct_payload: usize::MAX, ..Limits::default() });
     r.allow_messages();
     assert_eq!(r.next(&mut b), Ok(None));
     assert_eq!(r.wanted(), Wanted::Bytes(64 << 10));
@@ -60,7 +65,10 @@ fn limits_tags_and_counts_are_enforced_before_the_body_comes() {
     assert!(matches!(r.next(&mut msg(b"x")), Err(ProtocolError::Unexpected { .. })));
     r.allow_messages();
     let cut = |mut b: BytesMut| b.split_to(PREAMBLE_LEN);
-    assert!(matches!(r.next(&mut cut(msg(&[0; 11]))), Err(ProtocolError::TooLong { index: 1, len: 11, .. })));
+    assert!(matches!(
+        r.next(&mut cut(msg(&[0; 11]))),
+        Err(ProtocolError::TooLong { index: 1, len: 11, .. })
+    ));
     let short = whole(Codec::Crc1, Tag::Message, [b"short", b"", b""], &Bytes::new());
     assert!(matches!(reader(Codec::Crc1).next(&mut cut(short)), Err(ProtocolError::Preamble(_))));
     for (at, v) in [(0usize, 99u8), (1, 0), (1, 5), (1, 2), (26, 1)] {
@@ -167,7 +175,8 @@ proptest! {
     }
 }
 
-/// Reads a stream as it comes, in small parts; fails if much of it is kept, or a buffer is asked for.
+/// Reads a stream as it comes, in small parts; fails if much of it is kept, or a buffer is asked
+/// for.
 fn read_in_parts(r: &mut FrameReader, stream: &[u8]) -> Vec<Frame> {
     let (mut buf, mut frames, mut held) = (BytesMut::new(), Vec::new(), 0);
     for part in stream.chunks(1000) {
@@ -182,16 +191,23 @@ fn read_in_parts(r: &mut FrameReader, stream: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// However large a message says it is, one that is more than its sender may send takes no memory, and what follows it is read.
+/// However large a message says it is, one that is more than its sender may send takes no memory,
+/// and what follows it is read.
 #[test]
 fn of_a_message_that_is_too_large_only_the_header_is_kept() {
     let data = Bytes::from(vec![9u8; 100_000]);
     let mut stream = whole(Codec::Crc1, Tag::Message, [&HEADER, b"front", b"middle"], &data);
-    stream.extend_from_slice(&whole(Codec::Crc1, Tag::Message, [&HEADER, b"next", b""], &Bytes::new()));
+    stream.extend_from_slice(&whole(
+        Codec::Crc1,
+        Tag::Message,
+        [&HEADER, b"next", b""],
+        &Bytes::new(),
+    ));
     let mut r = reader(Codec::Crc1);
     r.limit_messages(50_000);
     let frames = read_in_parts(&mut r, &stream);
-    let seen: Vec<_> = frames.iter().map(|f| (&f.segments[0][..], &f.segments[1][..], f.passed_over)).collect();
+    let seen: Vec<_> =
+        frames.iter().map(|f| (&f.segments[0][..], &f.segments[1][..], f.passed_over)).collect();
     assert_eq!(seen, [(&HEADER[..], &b""[..], 100_011), (&HEADER[..], &b"next"[..], 0)]);
     // The header counts for what it is.
     let mut bad = stream.clone();
@@ -225,6 +241,13 @@ fn of_a_sealed_message_that_is_too_large_only_the_header_is_kept() {
     r.limit_messages(50_000);
     let frames = read_in_parts(&mut r, &stream);
     let seen: Vec<_> = frames.iter().map(|f| (f.tag, &f.segments[1][..], f.passed_over)).collect();
-    assert_eq!(seen, [(Tag::Message, &b""[..], 100_005), (Tag::Message, &b"next"[..], 0), (Tag::Ack, &b""[..], 0)]);
+    assert_eq!(
+        seen,
+        [
+            (Tag::Message, &b""[..], 100_005),
+            (Tag::Message, &b"next"[..], 0),
+            (Tag::Ack, &b""[..], 0)
+        ]
+    );
     assert_eq!(frames[0].segments[0], HEADER[..]);
 }

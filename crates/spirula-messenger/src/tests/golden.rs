@@ -16,8 +16,15 @@ use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityType};
 use std::sync::Arc;
 
-const STREAMS: [&str; 7] =
-    ["mon-bootstrap", "osd-get", "osd-listomapvals", "osd-put", "osd-setomapval", "osd-stat-enoent", "osd-stat"];
+const STREAMS: [&str; 7] = [
+    "mon-bootstrap",
+    "osd-get",
+    "osd-listomapvals",
+    "osd-put",
+    "osd-setomapval",
+    "osd-stat-enoent",
+    "osd-stat",
+];
 
 fn load(name: &str) -> Vec<u8> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/auth-none");
@@ -98,7 +105,8 @@ struct Facts {
 fn facts(c2s: &[u8], s2c: &[u8]) -> Facts {
     let (c, s) = (frames(c2s), frames(s2c));
     let hello_s = Hello::read(&mut Decoder::new(&segment(&s, Tag::Hello))).unwrap();
-    let request = AuthRequestFrame::read(&mut Decoder::new(&segment(&c, Tag::AuthRequest))).unwrap();
+    let request =
+        AuthRequestFrame::read(&mut Decoder::new(&segment(&c, Tag::AuthRequest))).unwrap();
     let who = NoneRequest::read(&request.payload).unwrap();
     Facts {
         kind: EntityType::from_wire(hello_s.entity).unwrap(),
@@ -106,7 +114,9 @@ fn facts(c2s: &[u8], s2c: &[u8]) -> Facts {
         client: Ident::read_client(&mut Decoder::new(&segment(&c, Tag::ClientIdent))).unwrap(),
         server: Ident::read_server(&mut Decoder::new(&segment(&s, Tag::ServerIdent))).unwrap(),
         asked_gid: who.global_id,
-        global_id: AuthDone::read(&mut Decoder::new(&segment(&s, Tag::AuthDone))).unwrap().global_id,
+        global_id: AuthDone::read(&mut Decoder::new(&segment(&s, Tag::AuthDone)))
+            .unwrap()
+            .global_id,
         to_server: messages(&c),
         to_client: messages(&s),
     }
@@ -187,11 +197,16 @@ fn our_server_answers_a_real_client_as_a_real_server_did() {
             assert_eq!(hex(&sent), hex(&s2c), "{name} in chunks of {chunk}");
             let received: Vec<_> = got
                 .iter()
-                .filter_map(|e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None })
+                .filter_map(
+                    |e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None },
+                )
                 .collect();
             assert_eq!(received, f.to_server, "{name}");
             let peer = super::wire::Wire::established(&got).unwrap();
-            assert_eq!((peer.kind, peer.id.as_str(), peer.lossy), (EntityType::Client, "admin", true));
+            assert_eq!(
+                (peer.kind, peer.id.as_str(), peer.lossy),
+                (EntityType::Client, "admin", true)
+            );
             assert_eq!(peer.addrs, f.client.addrs);
         }
     }
@@ -217,7 +232,9 @@ fn our_client_calls_a_real_server_as_a_real_client_did() {
             assert_eq!(hex(&sent), hex(&c2s), "{name} in chunks of {chunk}");
             let received: Vec<_> = got
                 .iter()
-                .filter_map(|e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None })
+                .filter_map(
+                    |e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None },
+                )
                 .collect();
             assert_eq!(received, f.to_client, "{name}");
             let peer = super::wire::Wire::established(&got).unwrap();

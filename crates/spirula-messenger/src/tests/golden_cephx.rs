@@ -44,8 +44,11 @@ fn captures() -> Vec<Capture> {
     let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/cephx"));
     let values = std::fs::read(dir.join("values.json")).unwrap();
     let values: serde_json::Value = serde_json::from_slice(&values).unwrap();
-    let load = |name: &str, way: &str| std::fs::read(dir.join(format!("{name}.{way}.bin"))).unwrap();
-    let secret = |name: &str, what: &str| Secret::new(unhex(values["connections"][name][what].as_str().unwrap()));
+    let load =
+        |name: &str, way: &str| std::fs::read(dir.join(format!("{name}.{way}.bin"))).unwrap();
+    let secret = |name: &str, what: &str| {
+        Secret::new(unhex(values["connections"][name][what].as_str().unwrap()))
+    };
     let capture = |name| Capture {
         name,
         c2s: load(name, "c2s"),
@@ -73,17 +76,27 @@ impl Capture {
         let mut all = Vec::new();
         while let Some(f) = r.next(&mut buf).unwrap_or_else(|e| panic!("{}: {e}", self.name)) {
             if f.tag == last && self.secure() {
-                r.secure(secure::keys(self.secrets.connection_secret.expose(), !to_server).unwrap().0);
+                r.secure(
+                    secure::keys(self.secrets.connection_secret.expose(), !to_server).unwrap().0,
+                );
             }
             all.push((f, stream.len() - buf.len()));
         }
         // One stream was cut off on purpose.
-        assert!(buf.is_empty() || self.name == "mon-crc-main", "{}: {} bytes left over", self.name, buf.len());
+        assert!(
+            buf.is_empty() || self.name == "mon-crc-main",
+            "{}: {} bytes left over",
+            self.name,
+            buf.len()
+        );
         all
     }
 
     fn find(&self, frames: &[(Frame, usize)], tag: Tag) -> (Bytes, usize) {
-        let (f, end) = frames.iter().find(|(f, _)| f.tag == tag).unwrap_or_else(|| panic!("{}: {tag:?}", self.name));
+        let (f, end) = frames
+            .iter()
+            .find(|(f, _)| f.tag == tag)
+            .unwrap_or_else(|| panic!("{}: {tag:?}", self.name));
         (f.segments[0].clone(), *end)
     }
 }
@@ -101,7 +114,9 @@ fn captured_sessions_decrypt_and_encrypt_to_the_same_bytes() {
                 let s = Segments { head: [a, b, m], data, data_crc: f.data_crc };
                 out.frame(Codec::Crc1, f.tag, &s, 8192).unwrap();
                 if f.tag == last && c.secure() {
-                    out.secure(secure::keys(c.secrets.connection_secret.expose(), to_server).unwrap().1);
+                    out.secure(
+                        secure::keys(c.secrets.connection_secret.expose(), to_server).unwrap().1,
+                    );
                 }
                 end = at;
             }
@@ -152,7 +167,8 @@ fn our_machines_do_a_real_cephx_handshake_as_the_real_ones_did() {
         let (up, down) = (c.frames(&c.c2s, true), c.frames(&c.s2c, false));
         let hello = Hello::read(&mut Decoder::new(&c.find(&down, Tag::Hello).0)).unwrap();
         let kind = EntityType::from_wire(hello.entity).unwrap();
-        let request = AuthRequestFrame::read(&mut Decoder::new(&c.find(&up, Tag::AuthRequest).0)).unwrap();
+        let request =
+            AuthRequestFrame::read(&mut Decoder::new(&c.find(&up, Tag::AuthRequest).0)).unwrap();
         let asked = blob_of(&c.find(&down, Tag::AuthReplyMore).0);
         let more = blob_of(&c.find(&up, Tag::AuthRequestMore).0);
         let done = AuthDone::read(&mut Decoder::new(&c.find(&down, Tag::AuthDone).0)).unwrap();
@@ -170,19 +186,23 @@ fn our_machines_do_a_real_cephx_handshake_as_the_real_ones_did() {
                 methods: vec![METHOD_CEPHX],
                 ..Endpoint::new(kind, server.gid, server.addrs.clone())
             };
-            let mut m =
-                Connection::accept(Arc::new(e), hello.peer_addr.addr.unwrap(), NOW).with_global_seq(server.global_seq);
+            let mut m = Connection::accept(Arc::new(e), hello.peer_addr.addr.unwrap(), NOW)
+                .with_global_seq(server.global_seq);
             let (mut buf, mut got) = (BytesMut::new(), Vec::new());
             for part in c.c2s.chunks(chunk) {
                 buf.extend_from_slice(part);
                 loop {
                     let mut events = Vec::new();
-                    m.receive(NOW, &mut buf, &mut events).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+                    m.receive(NOW, &mut buf, &mut events)
+                        .unwrap_or_else(|e| panic!("{}: {e}", c.name));
                     let mut answered = false;
                     for e in events {
                         let answer = match e {
                             Event::Auth(a) => {
-                                assert_eq!((a.method, a.mode as u32, &a.payload), (2, done.mode, &request.payload));
+                                assert_eq!(
+                                    (a.method, a.mode as u32, &a.payload),
+                                    (2, done.mode, &request.payload)
+                                );
                                 AuthAnswer::More(asked.clone())
                             }
                             Event::AuthMore(p) => {
@@ -213,12 +233,17 @@ fn our_machines_do_a_real_cephx_handshake_as_the_real_ones_did() {
             assert_eq!(hex(&o), hex(&c.s2c[..server_end]), "{} in chunks of {chunk}", c.name);
             let received: Vec<_> = got
                 .iter()
-                .filter_map(|e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None })
+                .filter_map(
+                    |e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None },
+                )
                 .collect();
             let sent: Vec<Frame> = up.iter().map(|(f, _)| f.clone()).collect();
             assert_eq!(received, messages(&sent), "{}", c.name);
             let peer = super::wire::Wire::established(&got).unwrap();
-            assert_eq!((peer.method, peer.mode as u32, peer.global_id), (METHOD_CEPHX, done.mode, done.global_id));
+            assert_eq!(
+                (peer.method, peer.mode as u32, peer.global_id),
+                (METHOD_CEPHX, done.mode, done.global_id)
+            );
 
             // Our client.
             let e = Endpoint {
@@ -257,7 +282,9 @@ fn our_machines_do_a_real_cephx_handshake_as_the_real_ones_did() {
             assert_eq!(hex(&o), hex(&c.c2s[..client_end]), "{} in chunks of {chunk}", c.name);
             let received: Vec<_> = got
                 .iter()
-                .filter_map(|e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None })
+                .filter_map(
+                    |e| if let Event::Message(m) = e { Some(m.message.clone()) } else { None },
+                )
                 .collect();
             let sent: Vec<Frame> = down.iter().map(|(f, _)| f.clone()).collect();
             assert_eq!(received, messages(&sent), "{}", c.name);

@@ -39,10 +39,14 @@ fn client_without_an_address_learns_its_ip_from_the_server() {
     let w = open(c, server()).unwrap();
     let p = Wire::established(&w.at_server).unwrap();
     let a = p.addrs.msgr2();
-    assert_eq!((a.kind, a.nonce, a.addr), (EntityAddr::KIND_ANY, 5, Some("10.0.0.1:0".parse().unwrap())));
+    assert_eq!(
+        (a.kind, a.nonce, a.addr),
+        (EntityAddr::KIND_ANY, 5, Some("10.0.0.1:0".parse().unwrap()))
+    );
 }
 
-/// One server sees it come from one network, the next from another: both know it by the address that it can be fenced by.
+/// One server sees it come from one network, the next from another: both know it by the address
+/// that it can be fenced by.
 #[test]
 fn a_client_in_two_networks_has_one_address() {
     let c = Endpoint { nonce: 5, ..Endpoint::new(EntityType::Client, 99, AddrVec::default()) };
@@ -63,9 +67,13 @@ fn a_client_in_two_networks_has_one_address() {
 /// Whoever cannot prove itself says nothing that is believed.
 #[test]
 fn no_address_is_learned_from_who_is_not_the_server() {
-    let c = keyed(Endpoint { nonce: 5, ..Endpoint::new(EntityType::Osd, 1, AddrVec::default()) }, "crc");
+    let c = keyed(
+        Endpoint { nonce: 5, ..Endpoint::new(EntityType::Osd, 1, AddrVec::default()) },
+        "crc",
+    );
     let meets = |key: &'static [u8]| {
-        let target = Target { credentials: Box::new(Key { session_key: key }), ..target(Policy::Lossy) };
+        let target =
+            Target { credentials: Box::new(Key { session_key: key }), ..target(Policy::Lossy) };
         let mut w = Wire::new(c.clone(), target, keyed(server(), "crc"));
         w.run(1000, &mut no_sessions()).map_err(|e| e.to_string())
     };
@@ -78,7 +86,9 @@ fn no_address_is_learned_from_who_is_not_the_server() {
 #[test]
 fn either_side_without_2_1_frames_makes_both_speak_2_0() {
     for (c, s) in [(true, false), (false, true), (false, false)] {
-        let mut w = open(Endpoint { frames_2_1: c, ..client() }, Endpoint { frames_2_1: s, ..server() }).unwrap();
+        let mut w =
+            open(Endpoint { frames_2_1: c, ..client() }, Endpoint { frames_2_1: s, ..server() })
+                .unwrap();
         w.client.send(message(1, 100_000), None).unwrap();
         w.server.send(message(2, 10), None).unwrap();
         w.run(1000, &mut no_sessions()).unwrap();
@@ -104,9 +114,16 @@ fn payload_crc_given_by_the_sender_is_used_and_the_received_one_is_reported() {
     let crc = crc32c(u32::MAX, &m.data);
     w.client.send(m.clone(), Some(crc)).unwrap();
     w.run(1000, &mut no_sessions()).unwrap();
-    assert!(w.at_server.iter().any(|e| matches!(e, Event::Message(r) if r.data_crc == Some(crc) && r.seq == 1)));
+    assert!(
+        w.at_server
+            .iter()
+            .any(|e| matches!(e, Event::Message(r) if r.data_crc == Some(crc) && r.seq == 1))
+    );
     w.client.send(m, Some(crc ^ 1)).unwrap();
-    assert!(matches!(w.run(1000, &mut no_sessions()), Err(ProtocolError::SegmentCrc { index: 3, .. })));
+    assert!(matches!(
+        w.run(1000, &mut no_sessions()),
+        Err(ProtocolError::SegmentCrc { index: 3, .. })
+    ));
 }
 
 #[test]
@@ -165,7 +182,8 @@ fn who_is_held_before_his_first_keepalive_is_answered_by_the_wall_clock() {
     assert_eq!(acks(&w)[1..], [his, his]);
 }
 
-/// A question that lay unread says too little of the peer's clock, and no later answer falls behind for it.
+/// A question that lay unread says too little of the peer's clock, and no later answer falls behind
+/// for it.
 #[test]
 fn a_keepalive_that_is_read_late_makes_no_answer_late() {
     let mut w = open(client(), server()).unwrap();
@@ -191,7 +209,8 @@ fn a_keepalive_that_is_read_late_makes_no_answer_late() {
         acks(&w).last().unwrap().sec
     };
     assert_eq!(ask(70, 150), 171);
-    // A clock that was set back counts as it is in the end, and what was said before stands until it has come there.
+    // A clock that was set back counts as it is in the end, and what was said before stands until
+    // it has come there.
     assert_eq!(ask(200, 160), 171);
     assert_eq!(ask(220, 180), 181);
 }
@@ -204,8 +223,12 @@ fn wrong_target_wrong_peer_and_wrong_kind_are_told_apart() {
     let lax = Endpoint { check_target: false, ..server() };
     let mut w = Wire::new(client(), Target { addr: other, ..target(Policy::Lossy) }, lax);
     assert!(matches!(w.run(1000, &mut no_sessions()), Err(ProtocolError::WrongPeer { .. })));
-    let mut w = Wire::new(client(), Target { entity: EntityType::Mon, ..target(Policy::Lossy) }, server());
-    assert_eq!(w.run(1000, &mut no_sessions()), Err(ProtocolError::WrongKind { found: 4, expected: 1 }));
+    let mut w =
+        Wire::new(client(), Target { entity: EntityType::Mon, ..target(Policy::Lossy) }, server());
+    assert_eq!(
+        w.run(1000, &mut no_sessions()),
+        Err(ProtocolError::WrongKind { found: 4, expected: 1 })
+    );
 }
 
 #[test]
@@ -239,11 +262,16 @@ fn refused_authentication_reaches_the_client_with_its_error() {
 
 /// A server machine after HELLO, and a way to hand it frames.
 #[allow(clippy::type_complexity, reason = "a closure cannot be named")]
-fn greeted() -> (Connection, impl Fn(&mut Connection, Tag, &[u8]) -> Result<Vec<Event>, ProtocolError>) {
+fn greeted()
+-> (Connection, impl Fn(&mut Connection, Tag, &[u8]) -> Result<Vec<Event>, ProtocolError>) {
     let mut c = Connection::accept(Arc::new(server()), "10.0.0.1:1".parse().unwrap(), NOW);
     let feed = |c: &mut Connection, tag: Tag, payload: &[u8]| {
         let mut b = BytesMut::new();
-        Codec::Crc1.encode(tag, &Segments { head: [payload, &[], &[]], data: &Bytes::new(), data_crc: None }, &mut b);
+        Codec::Crc1.encode(
+            tag,
+            &Segments { head: [payload, &[], &[]], data: &Bytes::new(), data_crc: None },
+            &mut b,
+        );
         let mut events = Vec::new();
         c.receive(NOW, &mut b, &mut events).map(|()| events)
     };
@@ -273,7 +301,8 @@ fn other_methods_and_modes_are_answered_with_what_is_allowed() {
         assert_eq!((bytes[0], &bytes[32..60]), (3, &want[..]));
     }
     // For ever is too long.
-    let f = crate::control::AuthRequestFrame { method: 2, modes: vec![1], payload: Bytes::new() }.write();
+    let f = crate::control::AuthRequestFrame { method: 2, modes: vec![1], payload: Bytes::new() }
+        .write();
     assert!((0..100).any(|_| feed(&mut c, Tag::AuthRequest, &f).is_err()));
     assert!(c.is_closed());
 }
@@ -297,7 +326,10 @@ fn frames_out_of_order_are_refused() {
     let r = feed(&mut c, Tag::ClientIdent, &[0; 100]);
     assert!(matches!(r, Err(ProtocolError::Unexpected { tag: "CLIENT_IDENT", .. })));
     let (mut c, feed) = greeted();
-    assert!(matches!(feed(&mut c, Tag::Keepalive2, &[0; 8]), Err(ProtocolError::Unexpected { .. })));
+    assert!(matches!(
+        feed(&mut c, Tag::Keepalive2, &[0; 8]),
+        Err(ProtocolError::Unexpected { .. })
+    ));
     let (mut c, feed) = greeted();
     let who = admin();
     let f = crate::control::AuthRequestFrame { method: 1, modes: vec![1], payload: who.write() };

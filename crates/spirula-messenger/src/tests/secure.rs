@@ -13,7 +13,11 @@ fn no_sessions() -> Sessions {
 }
 
 fn pair(client_modes: &str, server_modes: &str) -> Wire {
-    Wire::new(keyed(client(), client_modes), keyed_target(Policy::Lossy), keyed(server(), server_modes))
+    Wire::new(
+        keyed(client(), client_modes),
+        keyed_target(Policy::Lossy),
+        keyed(server(), server_modes),
+    )
 }
 
 fn open(modes: &str) -> Wire {
@@ -35,7 +39,11 @@ fn keyed_connection_opens_in_the_mode_the_client_prefers_among_the_allowed() {
         w.run(100, &mut no_sessions()).unwrap();
         for events in [&w.at_client, &w.at_server] {
             let p = Wire::established(events).unwrap();
-            assert_eq!((p.method, p.mode, p.global_id), (METHOD_KEY, want, 1), "{client} / {server}");
+            assert_eq!(
+                (p.method, p.mode, p.global_id),
+                (METHOD_KEY, want, 1),
+                "{client} / {server}"
+            );
         }
     }
 }
@@ -58,14 +66,20 @@ fn downgrade_is_refused_where_secure_is_required() {
     for (c, s) in [(false, true), (true, false)] {
         let (mut client, mut server) = (keyed(client(), "secure crc"), keyed(server(), "secure"));
         (client.frames_2_1, server.frames_2_1) = (c, s);
-        assert_eq!(refused(&mut Wire::new(client, keyed_target(Policy::Lossy), server)), (-95, vec![METHOD_KEY]));
+        assert_eq!(
+            refused(&mut Wire::new(client, keyed_target(Policy::Lossy), server)),
+            (-95, vec![METHOD_KEY])
+        );
     }
     // Nobody gets a weaker mode by saying hello as somebody else: clients may use crc here,
     // OSDs may not.
     let mut strict = keyed(server(), "crc secure");
     strict.modes.cluster = "secure".parse().unwrap();
     let liar = Endpoint { entity: EntityType::Client, ..keyed(client(), "crc") };
-    assert_eq!(refused(&mut Wire::new(liar, keyed_target(Policy::Lossy), strict)), (-13, vec![METHOD_KEY]));
+    assert_eq!(
+        refused(&mut Wire::new(liar, keyed_target(Policy::Lossy), strict)),
+        (-13, vec![METHOD_KEY])
+    );
 }
 
 #[test]
@@ -76,7 +90,8 @@ fn mode_that_was_not_asked_for_is_refused_by_the_client() {
         w.step(10_000, false, &mut no_sessions()).unwrap();
     }
     let mut b = BytesMut::new();
-    let s = frame::Segments { head: [&done.write(), &[], &[]], data: &Bytes::new(), data_crc: None };
+    let s =
+        frame::Segments { head: [&done.write(), &[], &[]], data: &Bytes::new(), data_crc: None };
     frame::Codec::Crc1.encode(frame::Tag::AuthDone, &s, &mut b);
     assert_eq!(w.client.receive(NOW, &mut b, &mut Vec::new()), Err(ProtocolError::Mode(1)));
 }
@@ -84,7 +99,10 @@ fn mode_that_was_not_asked_for_is_refused_by_the_client() {
 #[test]
 fn another_session_key_is_found_out_by_the_signatures() {
     for modes in ["crc", "secure"] {
-        let t = Target { credentials: Box::new(Key { session_key: b"not that key" }), ..target(Policy::Lossy) };
+        let t = Target {
+            credentials: Box::new(Key { session_key: b"not that key" }),
+            ..target(Policy::Lossy)
+        };
         let mut w = Wire::new(keyed(client(), modes), t, keyed(server(), modes));
         assert_eq!(w.run(1000, &mut no_sessions()), Err(ProtocolError::Signature), "{modes}");
     }
@@ -163,12 +181,18 @@ fn payloads_are_decrypted_where_the_shell_put_them() {
     let mut events = Vec::new();
     let mut first = bytes.split_to(1000);
     w.server.receive(NOW, &mut first, &mut events).unwrap();
-    let Wanted::Payload { len, data_at } = w.server.wanted() else { panic!("{:?}", w.server.wanted()) };
+    let Wanted::Payload { len, data_at } = w.server.wanted() else {
+        panic!("{:?}", w.server.wanted())
+    };
     assert_eq!(data_at, m.front.len().next_multiple_of(16));
     let mut payload = first;
     payload.extend_from_slice(&bytes.split_to(len - payload.len()));
     let range = payload.as_ptr_range();
-    assert_eq!(w.server.receive_payload(Bytes::copy_from_slice(&payload)).map(|b| b.len()), Some(len), "not opened");
+    assert_eq!(
+        w.server.receive_payload(Bytes::copy_from_slice(&payload)).map(|b| b.len()),
+        Some(len),
+        "not opened"
+    );
     w.server.open_payload(&mut payload).unwrap();
     assert_eq!(w.server.receive_payload(payload.freeze()), None);
     w.server.receive(NOW, &mut bytes, &mut events).unwrap();
@@ -192,7 +216,11 @@ fn long_control_frames_pass_in_secure_mode() {
 fn connection_whose_nonces_are_used_up_ends_and_its_session_goes_on() {
     let mut sessions = no_sessions();
     let srv = || Endpoint { lossless: vec![EntityType::Osd], ..keyed(server(), "secure") };
-    let mut w = Wire::new(keyed(client(), "secure"), keyed_target(Policy::Lossless(Session::new(5))), srv());
+    let mut w = Wire::new(
+        keyed(client(), "secure"),
+        keyed_target(Policy::Lossless(Session::new(5))),
+        srv(),
+    );
     w.run(1000, &mut sessions).unwrap();
     w.client.use_up_nonces(5);
     for tid in 0..4 {
@@ -211,7 +239,8 @@ fn connection_whose_nonces_are_used_up_ends_and_its_session_goes_on() {
 
 #[test]
 fn peers_that_talk_for_ever_before_they_authenticate_are_sent_away() {
-    let mut c = Connection::accept(Arc::new(keyed(server(), "crc")), "10.0.0.1:1".parse().unwrap(), NOW);
+    let mut c =
+        Connection::accept(Arc::new(keyed(server(), "crc")), "10.0.0.1:1".parse().unwrap(), NOW);
     let mut b = BytesMut::from(&crate::banner::write(true)[..]);
     let hello = crate::control::Hello { entity: 8, peer_addr: server_addr() };
     let frame = |b: &mut BytesMut, tag, payload: &[u8]| {
@@ -220,8 +249,11 @@ fn peers_that_talk_for_ever_before_they_authenticate_are_sent_away() {
     };
     frame(&mut b, frame::Tag::Hello, &hello.write());
     c.receive(NOW, &mut b, &mut Vec::new()).unwrap();
-    let request =
-        crate::control::AuthRequestFrame { method: METHOD_KEY, modes: vec![1], payload: Bytes::from(vec![0; 60_000]) };
+    let request = crate::control::AuthRequestFrame {
+        method: METHOD_KEY,
+        modes: vec![1],
+        payload: Bytes::from(vec![0; 60_000]),
+    };
     let mut result = Ok(());
     for _ in 0..3 {
         frame(&mut b, frame::Tag::AuthRequest, &request.write());
@@ -233,7 +265,8 @@ fn peers_that_talk_for_ever_before_they_authenticate_are_sent_away() {
     }
     assert_eq!(result, Err(ProtocolError::LongHandshake(128 << 10)));
     // And one payload alone is bounded before it is read.
-    let mut c = Connection::accept(Arc::new(keyed(server(), "crc")), "10.0.0.1:1".parse().unwrap(), NOW);
+    let mut c =
+        Connection::accept(Arc::new(keyed(server(), "crc")), "10.0.0.1:1".parse().unwrap(), NOW);
     let mut b = BytesMut::from(&crate::banner::write(true)[..]);
     frame(&mut b, frame::Tag::Hello, &hello.write());
     frame(&mut b, frame::Tag::AuthRequest, &vec![0; (64 << 10) + 1]);

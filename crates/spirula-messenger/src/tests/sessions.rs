@@ -140,10 +140,14 @@ fn resumed_session_says_so_and_keeps_its_numbers() {
     let mut w = p.connect();
     w.client.send(message(9, 0), None).unwrap();
     w.run(1000, &mut p.sessions).unwrap();
-    let (at_client, at_server) = (Wire::established(&w.at_client).unwrap(), Wire::established(&w.at_server).unwrap());
+    let (at_client, at_server) =
+        (Wire::established(&w.at_client).unwrap(), Wire::established(&w.at_server).unwrap());
     assert!(at_client.resumed && at_server.resumed);
     assert_eq!((at_client.name, at_client.id.as_str()), (EntityName::osd(2), "2"));
-    assert_eq!((at_server.name, &at_server.addrs.0[..]), (EntityName::osd(1), &[client_addr()][..]));
+    assert_eq!(
+        (at_server.name, &at_server.addrs.0[..]),
+        (EntityName::osd(1), &[client_addr()][..])
+    );
     assert_eq!(at_server.features, spirula_types::features::PACIFIC);
     assert!(w.at_server.iter().any(|e| matches!(e, Event::Message(m) if m.seq == 4)));
 }
@@ -205,7 +209,8 @@ fn lossy_server_ends_a_session_the_client_wanted() {
 fn reconnect_to_a_server_without_sessions_is_reset_and_goes_on_lossy() {
     let mut p = break_once(1, 1200, 1200);
     p.global_seq += 1;
-    let t = Target { global_seq: p.global_seq, ..target(Policy::Lossless(p.session.take().unwrap())) };
+    let t =
+        Target { global_seq: p.global_seq, ..target(Policy::Lossless(p.session.take().unwrap())) };
     let mut w = Wire::new(client(), t, server());
     w.run(1000, &mut p.sessions).unwrap();
     assert!(w.client.is_open() && Wire::established(&w.at_client).unwrap().lossy);
@@ -234,7 +239,9 @@ fn of_two_simultaneous_attempts_the_lower_address_wins() {
     session.push(message(1, 0), None);
     s.park(ask(low).key(), 5, session, NOW);
     match s.ask(&ask(low), 2) {
-        Verdict::Answer(SessionAnswer::Attach(s)) => assert_eq!((s.queued(), s.server_cookie), (1, 2)),
+        Verdict::Answer(SessionAnswer::Attach(s)) => {
+            assert_eq!((s.queued(), s.server_cookie), (1, 2))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -379,7 +386,11 @@ fn pass(w: &mut Wire, seconds: u64, sessions: &mut Sessions) -> [Option<(u64, Pr
 
 fn watched() -> (Peers, Wire) {
     let mut p = Peers::new();
-    let timeouts = Timeouts { keepalive: Duration::from_secs(5), idle: Duration::from_secs(20), ..Timeouts::default() };
+    let timeouts = Timeouts {
+        keepalive: Duration::from_secs(5),
+        idle: Duration::from_secs(20),
+        ..Timeouts::default()
+    };
     let t = target(Policy::Lossless(p.session.take().unwrap()));
     let s = Endpoint { lossless: vec![EntityType::Osd], timeouts, ..server() };
     let mut w = Wire::new(Endpoint { timeouts, ..client() }, t, s);
@@ -418,7 +429,11 @@ fn link_that_is_cut_one_way_is_given_up_in_bounded_time_and_nothing_is_lost() {
         let mut w = p.connect();
         w.run(1000, &mut p.sessions).unwrap();
         p.part(w);
-        assert_eq!((&p.at_server[..], &p.at_client[..]), (&[1][..], &[2][..]), "cut up {up}, down {down}");
+        assert_eq!(
+            (&p.at_server[..], &p.at_client[..]),
+            (&[1][..], &[2][..]),
+            "cut up {up}, down {down}"
+        );
     }
 }
 

@@ -55,7 +55,11 @@ impl Credentials for Key {
     }
 
     fn more(&mut self, payload: &[u8]) -> Result<Bytes, String> {
-        if payload == b"key?" { Ok(Bytes::from_static(KEY)) } else { Err("not what I expected".into()) }
+        if payload == b"key?" {
+            Ok(Bytes::from_static(KEY))
+        } else {
+            Err("not what I expected".into())
+        }
     }
 
     fn done(&mut self, _: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
@@ -94,7 +98,10 @@ impl Door {
         } else {
             Vec::new()
         };
-        let secrets = Secrets { session_key: Secret::new(KEY), connection_secret: Secret::new(secret.clone()) };
+        let secrets = Secrets {
+            session_key: Secret::new(KEY),
+            connection_secret: Secret::new(secret.clone()),
+        };
         let (kind, payload) = (EntityType::Osd, Bytes::from(secret));
         AuthAnswer::Done(Granted { kind, id: "1".into(), global_id: 1, payload, secrets })
     }
@@ -203,7 +210,12 @@ impl Wire {
 
     /// One exchange in both directions; false if nothing moved. The server's questions are
     /// answered from `sessions`.
-    pub fn step(&mut self, chunk: usize, direct: bool, sessions: &mut Sessions) -> Result<bool, ProtocolError> {
+    pub fn step(
+        &mut self,
+        chunk: usize,
+        direct: bool,
+        sessions: &mut Sessions,
+    ) -> Result<bool, ProtocolError> {
         self.up.write(self.client.take_output());
         self.down.write(self.server.take_output());
         let moved = !self.up.bytes.is_empty() || !self.down.bytes.is_empty();

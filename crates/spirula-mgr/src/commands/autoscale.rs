@@ -118,8 +118,10 @@ mod tests {
     #[test]
     fn the_samples_rows_print_to_the_byte() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/cli-output");
-        let text = std::fs::read_to_string(format!("{dir}/osd-pool-autoscale-status.json")).unwrap();
-        let plain = std::fs::read_to_string(format!("{dir}/osd-pool-autoscale-status.txt")).unwrap();
+        let text =
+            std::fs::read_to_string(format!("{dir}/osd-pool-autoscale-status.json")).unwrap();
+        let plain =
+            std::fs::read_to_string(format!("{dir}/osd-pool-autoscale-status.txt")).unwrap();
         let rows: Vec<Row> = serde_json::from_str::<Vec<Value>>(&text)
             .unwrap()
             .iter()

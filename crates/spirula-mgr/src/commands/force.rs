@@ -27,10 +27,16 @@ impl Ask<'_> {
         let what = if self.backfill { "backfill" } else { "recovery" };
         let (forced, moving) = match self.backfill {
             true => {
-                let moving = PgState::DEGRADED | PgState::BACKFILL_WAIT | PgState::BACKFILLING | PgState::REMAPPED;
+                let moving = PgState::DEGRADED
+                    | PgState::BACKFILL_WAIT
+                    | PgState::BACKFILLING
+                    | PgState::REMAPPED;
                 (PgState::FORCED_BACKFILL, moving)
             }
-            false => (PgState::FORCED_RECOVERY, PgState::DEGRADED | PgState::RECOVERY_WAIT | PgState::RECOVERING),
+            false => (
+                PgState::FORCED_RECOVERY,
+                PgState::DEGRADED | PgState::RECOVERY_WAIT | PgState::RECOVERING,
+            ),
         };
         match (self.on, s.has(forced)) {
             (true, true) => Some(format!("pg {pg} {what} already forced; ")),
@@ -42,7 +48,13 @@ impl Ask<'_> {
 }
 
 /// The orders for these PGs, with what is said of each.
-fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, failed: bool) -> Reply {
+fn instruct(
+    c: &Ctx<'_>,
+    ask: &Ask<'_>,
+    wanted: Vec<PgId>,
+    mut said: String,
+    failed: bool,
+) -> Reply {
     let mut of: BTreeMap<OsdId, Vec<PgId>> = BTreeMap::new();
     let mut bad = failed;
     for pg in wanted {
@@ -57,7 +69,8 @@ fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, fai
             None => of.entry(stat.acting_primary).or_default().push(pg),
         }
     }
-    let mut r = Reply { ret: if bad && of.is_empty() { -errno::ENOENT } else { 0 }, ..Reply::default() };
+    let mut r =
+        Reply { ret: if bad && of.is_empty() { -errno::ENOENT } else { 0 }, ..Reply::default() };
     for (osd, pgs) in of {
         if !c.mgr.hears(osd) {
             said += &format!("osd.{osd} is not currently connected");

@@ -37,14 +37,19 @@ fn holds(counters: &Counters) -> [u64; 4] {
 fn row(rank: String, key: Value, info: &MdsInfo, counters: &Counters) -> Row {
     let follows = info.state == mds_state::STANDBY_REPLAY;
     let (state, [dns, inos, dirs, caps]) = (state_of(info), holds(counters));
-    let rate = counters.rate(if follows { "mds_log.replayed" } else { "mds_server.handle_client_request" });
+    let rate = counters.rate(if follows {
+        "mds_log.replayed"
+    } else {
+        "mds_server.handle_client_request"
+    });
     let activity = match info.state {
         mds_state::STANDBY_REPLAY => format!("Evts: {}/s", python::units(rate, 5, true)),
         mds_state::ACTIVE => format!("Reqs: {}/s", python::units(rate, 5, true)),
         _ => String::new(),
     };
     let n = |v: u64| python::units(v, 5, true);
-    let text = [rank, state.clone(), info.name.clone(), activity, n(dns), n(inos), n(dirs), n(caps)];
+    let text =
+        [rank, state.clone(), info.name.clone(), activity, n(dns), n(inos), n(dirs), n(caps)];
     let mut json = json!({
         "rank": key, "name": info.name, "state": state, "dns": dns, "inos": inos, "dirs": dirs, "caps": caps,
     });
@@ -56,7 +61,8 @@ fn status(c: &Ctx<'_>) -> Reply {
     let only = c.str("fs");
     let shown = |m: &MdsMap| only.as_ref().is_none_or(|name| *name == m.fs_name);
     let map = &*c.fsmap;
-    let (mut out, mut ranks, mut pools, mut clients) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut out, mut ranks, mut pools, mut clients) =
+        (String::new(), Vec::new(), Vec::new(), Vec::new());
     let none = Counters::default();
     let counters = |name: &str| c.mgr.counters_of(name).unwrap_or(&none);
     for m in map.filesystems.iter().map(|f| &f.mds_map).filter(|m| shown(m)) {
@@ -119,7 +125,8 @@ fn status(c: &Ctx<'_>) -> Reply {
         // What there is nothing of has no key, as in Ceph's.
         let parts = [("clients", clients), ("mdsmap", ranks), ("pools", pools)];
         let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
-        return c.json(&Value::Object(parts.map(|(k, list)| (k.to_owned(), list.into())).collect()));
+        return c
+            .json(&Value::Object(parts.map(|(k, list)| (k.to_owned(), list.into())).collect()));
     }
     if !map.standby_daemons.is_empty() {
         out += &python::table(&standbys);
@@ -134,7 +141,9 @@ fn pool_rows(c: &Ctx<'_>, m: &MdsMap, all: &mut Vec<Value>) -> TextTable {
     for h in ["POOL", "TYPE", "USED", "AVAIL"] {
         table.column(h, Align::Center, Align::Center);
     }
-    for (id, kind) in std::iter::once((m.metadata_pool, "metadata")).chain(m.data_pools.iter().map(|p| (*p, "data"))) {
+    for (id, kind) in std::iter::once((m.metadata_pool, "metadata"))
+        .chain(m.data_pools.iter().map(|p| (*p, "data")))
+    {
         let Some(pool) = c.mgr.map.pool(id) else { continue };
         let used = digest.pools.get(&id).map_or(0, |p| p.stat.store_stats.allocated);
         let used = u64::try_from(used).unwrap_or(0);

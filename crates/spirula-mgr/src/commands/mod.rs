@@ -53,14 +53,16 @@ fn ctx<'a>(mgr: &'a Mgr, now: Now, args: &'a Map<String, Value>) -> Ctx<'a> {
 
 /// An answer in XML, if that was asked for and it is one in JSON.
 fn in_form(mut reply: Reply, prefix: &str, args: &Map<String, Value>) -> Reply {
-    if let Some(text) = format_of(args).1.and_then(|form| xml::convert(prefix, reply.data.as_bytes(), form)) {
+    if let Some(text) =
+        format_of(args).1.and_then(|form| xml::convert(prefix, reply.data.as_bytes(), form))
+    {
         reply.data = text;
     }
     reply
 }
 
-/// Runs a command meant for the cluster's active manager. `only_fs`: the file systems that its asker may know of, where that are not
-/// all.
+/// Runs a command meant for the cluster's active manager. `only_fs`: the file systems that its
+/// asker may know of, where that are not all.
 pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String], only_fs: Option<&[String]>) -> Reply {
     let args = match parse(cmd) {
         Ok(args) => args,
@@ -78,7 +80,9 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String], only_fs: Option<&[String]
             }
             None => {
                 let mut ctx = ctx(mgr, now, &args);
-                if let Some(seen) = only_fs.and_then(|only| mgr.fsmap.seen_by(|name| only.iter().any(|n| n == name))) {
+                if let Some(seen) = only_fs
+                    .and_then(|only| mgr.fsmap.seen_by(|name| only.iter().any(|n| n == name)))
+                {
                     ctx.fsmap = Cow::Owned(seen);
                 }
                 in_form((c.run)(&ctx), prefix, &args)
@@ -106,8 +110,13 @@ pub(crate) fn tell(mgr: &mut Mgr, now: Now, cmd: &[String]) -> Reply {
     let all = common::COMMANDS.iter().map(|(sig, help)| (*sig, *help, "rw")).chain(own);
     match prefix {
         "get_command_descriptions" => {
-            let row = |(i, (sig, help, perm))| (format!("cmd{i:03}"), common::descriptor(sig, help, "mgr", perm));
-            return Reply::data(spirula_format::to_json(&all.enumerate().map(row).collect(), Format::Json));
+            let row = |(i, (sig, help, perm))| {
+                (format!("cmd{i:03}"), common::descriptor(sig, help, "mgr", perm))
+            };
+            return Reply::data(spirula_format::to_json(
+                &all.enumerate().map(row).collect(),
+                Format::Json,
+            ));
         }
         "help" => {
             let all: std::collections::BTreeMap<String, &str> =
@@ -155,7 +164,9 @@ pub(crate) fn are_monitors(cmd: &[String]) -> bool {
 
 /// Does this one of the manager's own have anything done?
 pub(crate) fn is_order(cmd: &[String]) -> bool {
-    words_of(cmd).and_then(|(prefix, _)| needs_of(&prefix)).is_some_and(|(_, perm)| perm.contains('w'))
+    words_of(cmd)
+        .and_then(|(prefix, _)| needs_of(&prefix))
+        .is_some_and(|(_, perm)| perm.contains('w'))
 }
 
 /// Does this one of the monitors' change anything?
@@ -163,13 +174,17 @@ pub(crate) fn changes(cmd: &[String]) -> bool {
     monitors(cmd).is_some_and(|c| c.perm.contains('w'))
 }
 
-/// The pool and namespace that a command is about, as capabilities that are limited to some compare them; `None` if it is about none.
-pub(crate) fn scope_of(prefix: &str, args: &spirula_auth::caps::Args) -> Option<spirula_auth::caps::Args> {
+/// The pool and namespace that a command is about, as capabilities that are limited to some compare
+/// them; `None` if it is about none.
+pub(crate) fn scope_of(
+    prefix: &str,
+    args: &spirula_auth::caps::Args,
+) -> Option<spirula_auth::caps::Args> {
     rbd::scope(prefix, args)
 }
 
-/// The module of Ceph's manager that serves a command there, which `allow module` and some profiles name; empty for those that
-/// the manager serves itself.
+/// The module of Ceph's manager that serves a command there, which `allow module` and some profiles
+/// name; empty for those that the manager serves itself.
 pub(crate) fn module_of(prefix: &str) -> &'static str {
     if let Some(c) = managers::find(prefix).or_else(|| absent::find(prefix)) {
         return c.module;
@@ -209,8 +224,8 @@ pub(crate) fn own() -> impl Iterator<Item = String> {
 }
 
 fn describe<'a>(list: impl Iterator<Item = &'a CommandSpec>) -> String {
-    let passed =
-        managers::commands().map(|c| spec::descriptor_of(c.sig, "(served by the monitors)", c.part, c.perm, 0));
+    let passed = managers::commands()
+        .map(|c| spec::descriptor_of(c.sig, "(served by the monitors)", c.part, c.perm, 0));
     let all = list.map(|c| c.descriptor(c.flags)).chain(passed);
     let map: Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     spirula_format::to_json(&map.into(), Format::Json)

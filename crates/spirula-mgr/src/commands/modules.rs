@@ -21,15 +21,21 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
     "mgr" "r" 0, "progress", "Show progress of recovery operations" => no_progress;
     "mgr" "r" 0, "progress json", "Show machine readable progress information" => no_progress;
-    "mgr" "r" FLAG_POLL, "iostat name=width,type=CephInt,req=false name=print_header,type=CephBool,req=false", "Get IO rates" => iostat;
-    "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
-    "mgr" "r" 0, "orch ls name=service_type,type=CephString,req=false name=service_name,type=CephString,req=false", "List services known to orchestrator" => no_orchestrator;
-    "mgr" "r" 0, "orch ps name=hostname,type=CephString,req=false name=service_name,type=CephString,req=false", "List daemons known to orchestrator" => no_orchestrator;
+    "mgr" "r" FLAG_POLL, "iostat name=width,type=CephInt,req=false \
+        name=print_header,type=CephBool,req=false", "Get IO rates" => iostat;
+    "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false \
+        name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
+    "mgr" "r" 0, "orch ls name=service_type,type=CephString,req=false \
+        name=service_name,type=CephString,req=false", "List services known to orchestrator" => no_orchestrator;
+    "mgr" "r" 0, "orch ps name=hostname,type=CephString,req=false \
+        name=service_name,type=CephString,req=false", "List daemons known to orchestrator" => no_orchestrator;
     "mgr" "r" 0, "telemetry status", "Show current configuration" => telemetry_status;
     "mgr" "r" 0, "telemetry show-device", "Show device report" => |_| Reply::data("{}\n");
     "mgr" "r" 0, "restful list-keys", "List all API keys" => |_| Reply::data("{}\n");
-    "mgr" "rw" 0, "orch set backend name=module_name,type=CephString,req=false", "Select orchestrator module backend" => no_backend;
-    "mgr" "r" 0, "osd pool autoscale-status name=format,type=CephString,req=false", "report on pool pg_num sizing recommendation and intent" => autoscale_status;
+    "mgr" "rw" 0, "orch set backend name=module_name,type=CephString,req=false", "Select \
+        orchestrator module backend" => no_backend;
+    "mgr" "r" 0, "osd pool autoscale-status name=format,type=CephString,req=false", "report on \
+        pool pg_num sizing recommendation and intent" => autoscale_status;
 };
 
 fn balancer_status(_: &Ctx<'_>) -> Reply {
@@ -50,7 +56,8 @@ fn balancer_status(_: &Ctx<'_>) -> Reply {
 fn no_progress(_: &Ctx<'_>) -> Reply {
     Reply::err(
         errno::EOPNOTSUPP,
-        "this version has no progress module yet: `ceph -s` and `ceph pg stat` tell what is recovered",
+        "this version has no progress module yet: `ceph -s` and `ceph pg stat` tell what is \
+            recovered",
     )
 }
 
@@ -96,7 +103,8 @@ fn no_backend(c: &Ctx<'_>) -> Reply {
 /// A table that the tool polls: fixed width, one line per second.
 fn iostat(c: &Ctx<'_>) -> Reply {
     if !c.mgr.mgrmap.modules.contains("iostat") {
-        let why = "Module 'iostat' is not enabled/loaded (required by command 'iostat'): use `ceph mgr module enable iostat` to enable it";
+        let why = "Module 'iostat' is not enabled/loaded (required by command 'iostat'): use `ceph \
+            mgr module enable iostat` to enable it";
         return Reply::err(errno::EOPNOTSUPP, why);
     }
     let io = c.mgr.io_rates();
@@ -166,9 +174,16 @@ mod tests {
     #[test]
     fn the_io_table_is_eighty_wide_as_the_tool_expects() {
         let rule = boxed_rule(6, 80);
-        assert_eq!(rule, "+------------+------------+------------+------------+------------+------------+\n");
-        let row = boxed_row(&["0 B/s", "22 MiB/s", "22 MiB/s", "0", "353", "353"].map(String::from), 80);
-        assert_eq!(row, "|      0 B/s |   22 MiB/s |   22 MiB/s |          0 |        353 |        353 |\n");
+        assert_eq!(
+            rule,
+            "+------------+------------+------------+------------+------------+------------+\n"
+        );
+        let row =
+            boxed_row(&["0 B/s", "22 MiB/s", "22 MiB/s", "0", "353", "353"].map(String::from), 80);
+        assert_eq!(
+            row,
+            "|      0 B/s |   22 MiB/s |   22 MiB/s |          0 |        353 |        353 |\n"
+        );
     }
 
     #[test]

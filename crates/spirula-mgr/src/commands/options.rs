@@ -1,4 +1,5 @@
-//! `config show`: the options in force at a daemon that differ from their defaults, and who set them.
+//! `config show`: the options in force at a daemon that differ from their defaults, and who set
+//! them.
 
 use super::spec::{CommandSpec, Ctx, Reply, parse_osd};
 use serde_json::{Value, json};
@@ -34,12 +35,15 @@ fn options_of(c: &Ctx<'_>, who: &str) -> Result<Told, Reply> {
     match who.split_once('.') {
         Some(("mgr", name)) if name == c.mgr.config.name => Ok(c.mgr.config.settings.told()),
         Some(("osd", _)) => {
-            let osd = parse_osd(who).ok_or_else(|| Reply::invalid(format!("invalid daemon name: {who}")))?;
+            let osd = parse_osd(who)
+                .ok_or_else(|| Reply::invalid(format!("invalid daemon name: {who}")))?;
             c.mgr.osds.get(&osd).map(|o| o.config.clone()).ok_or_else(no_state)
         }
         Some(("mon", _)) => {
-            let why =
-                format!("no config state for daemon {who}: monitors tell their own, by `ceph tell {who} config show`");
+            let why = format!(
+                "no config state for daemon {who}: monitors tell their own, by `ceph tell {who} \
+                    config show`"
+            );
             Err(Reply::err(errno::ENOENT, why))
         }
         Some(_) => Err(no_state()),
@@ -55,8 +59,10 @@ fn show(c: &Ctx<'_>) -> Reply {
     };
     if let Some(key) = c.str("key") {
         // What nobody set has its default.
-        let set =
-            told.get(&spirula_settings::options::normal_name(&key)).and_then(|by| by.first()).map(|(_, v)| v.clone());
+        let set = told
+            .get(&spirula_settings::options::normal_name(&key))
+            .and_then(|by| by.first())
+            .map(|(_, v)| v.clone());
         let default = || spirula_settings::options::find(&key).map(|o| o.default.to_owned());
         return match set.or_else(default) {
             Some(v) => Reply::data(format!("{v}\n")),
@@ -86,7 +92,10 @@ fn list(c: &Ctx<'_>, told: &Told) -> Reply {
             let (source, value) = by.first().cloned().unwrap_or_default();
             let mut row = json!({"name": name, "value": value, "source": source});
             if by.len() > 1 {
-                let weaker = by.iter().skip(1).map(|(source, value)| json!({"source": source, "value": value}));
+                let weaker = by
+                    .iter()
+                    .skip(1)
+                    .map(|(source, value)| json!({"source": source, "value": value}));
                 row["overrides"] = weaker.collect();
             }
             row

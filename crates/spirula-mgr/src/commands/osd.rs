@@ -22,22 +22,35 @@ macro_rules! commands {
 
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "osd" "r", "osd perf", "print dump of OSD perf summary stats" => perf;
-    "osd" "r", "osd df name=output_method,type=CephChoices,strings=plain|tree,req=false name=filter_by,type=CephChoices,strings=class|name,req=false name=filter,type=CephString,req=false", "show OSD utilization" => super::osd_df::df;
+    "osd" "r", "osd df name=output_method,type=CephChoices,strings=plain|tree,req=false \
+        name=filter_by,type=CephChoices,strings=class|name,req=false \
+        name=filter,type=CephString,req=false", "show OSD utilization" => super::osd_df::df;
     "osd" "r", "osd blocked-by", "print histogram of which OSDs are blocking their peers" => blocked_by;
-    "osd" "r", "osd pool stats name=pool_name,type=CephPoolname,req=false", "obtain stats from all pools, or from specified pool" => pool_stats;
-    "osd" "r", "osd safe-to-destroy name=ids,type=CephString,n=N", "check whether osd(s) can be safely destroyed without reducing data durability" => safe_to_destroy;
+    "osd" "r", "osd pool stats name=pool_name,type=CephPoolname,req=false", "obtain stats from all \
+        pools, or from specified pool" => pool_stats;
+    "osd" "r", "osd safe-to-destroy name=ids,type=CephString,n=N", "check whether osd(s) can be \
+        safely destroyed without reducing data durability" => safe_to_destroy;
     "osd" "r", "osd ok-to-stop name=ids,type=CephString,n=N name=max,type=CephInt,req=false", "check whether osd(s) can be safely stopped without reducing immediate data availability" => ok_to_stop;
-    "mgr" "r", "osd status name=bucket,type=CephString,req=false", "Show the status of OSDs within a bucket, or all" => status;
-    "osd" "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use <all|any> to scrub all" => super::scrub::osd;
-    "osd" "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or use <all|any> to deep scrub all" => super::scrub::osd;
-    "osd" "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use <all|any> to repair all" => super::scrub::osd;
+    "mgr" "r", "osd status name=bucket,type=CephString,req=false", "Show the status of OSDs within \
+        a bucket, or all" => status;
+    "osd" "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use \
+        <all|any> to scrub all" => super::scrub::osd;
+    "osd" "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or \
+        use <all|any> to deep scrub all" => super::scrub::osd;
+    "osd" "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use \
+        <all|any> to repair all" => super::scrub::osd;
     "osd" "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => super::scrub::pool;
-    "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => super::scrub::pool;
+    "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool \
+        <who>" => super::scrub::pool;
     "osd" "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => super::scrub::pool;
-    "osd" "rw", "osd pool force-recovery name=who,type=CephPoolname,n=N", "initiate recovery of specified pool <who> first" => super::force::pool;
-    "osd" "rw", "osd pool force-backfill name=who,type=CephPoolname,n=N", "initiate backfill of specified pool <who> first" => super::force::pool;
-    "osd" "rw", "osd pool cancel-force-recovery name=who,type=CephPoolname,n=N", "restore normal recovery priority of specified pool <who>" => super::force::pool;
-    "osd" "rw", "osd pool cancel-force-backfill name=who,type=CephPoolname,n=N", "restore normal recovery priority of specified pool <who>" => super::force::pool;
+    "osd" "rw", "osd pool force-recovery name=who,type=CephPoolname,n=N", "initiate recovery of \
+        specified pool <who> first" => super::force::pool;
+    "osd" "rw", "osd pool force-backfill name=who,type=CephPoolname,n=N", "initiate backfill of \
+        specified pool <who> first" => super::force::pool;
+    "osd" "rw", "osd pool cancel-force-recovery name=who,type=CephPoolname,n=N", "restore normal \
+        recovery priority of specified pool <who>" => super::force::pool;
+    "osd" "rw", "osd pool cancel-force-backfill name=who,type=CephPoolname,n=N", "restore normal \
+        recovery priority of specified pool <who>" => super::force::pool;
 };
 
 fn perf(c: &Ctx<'_>) -> Reply {
@@ -72,7 +85,8 @@ fn perf(c: &Ctx<'_>) -> Reply {
 fn blocked_by(c: &Ctx<'_>) -> Reply {
     let blocked = c.mgr.pgmap.blocked_by();
     if c.format.is_json() {
-        let infos: Vec<Value> = blocked.iter().map(|(id, n)| json!({"id": id, "num_blocked": n})).collect();
+        let infos: Vec<Value> =
+            blocked.iter().map(|(id, n)| json!({"id": id, "num_blocked": n})).collect();
         return json_inner(c, "osd_blocked_by", json!({"osd_blocked_by_infos": infos}));
     }
     let mut t = TextTable::new();
@@ -101,7 +115,8 @@ fn pool_stats(c: &Ctx<'_>) -> Reply {
         let copies = copies(&sum.stat.stats.sum);
         let name = map.pool_name(*id);
         if c.format.is_json() {
-            let (mut recovery, mut recovery_rate, mut client) = (Map::new(), Map::new(), Map::new());
+            let (mut recovery, mut recovery_rate, mut client) =
+                (Map::new(), Map::new(), Map::new());
             copies.json(&mut recovery);
             rates.recovery_json(&mut recovery_rate);
             rates.client_json(&mut client);
@@ -165,7 +180,10 @@ fn safe_to_destroy(c: &Ctx<'_>) -> Reply {
     let map = &c.mgr.map;
     let unknown = c.mgr.pgmap.unknown_pgs();
     if unknown > 0 {
-        return Reply::err(errno::EAGAIN, format!("{unknown} pgs have unknown state; cannot draw any conclusions"));
+        return Reply::err(
+            errno::EAGAIN,
+            format!("{unknown} pgs have unknown state; cannot draw any conclusions"),
+        );
     }
     let clean = PgState::ACTIVE | PgState::CLEAN;
     let all_clean = c.mgr.pgmap.pgs().values().all(|s| s.state.has(clean));
@@ -199,24 +217,32 @@ fn safe_to_destroy(c: &Ctx<'_>) -> Reply {
         }));
     }
     if active.is_empty() && missing.is_empty() && stored.is_empty() {
-        return Reply::ok(format!("OSD(s) {} are safe to destroy without reducing data durability.", join(&osds)));
+        return Reply::ok(format!(
+            "OSD(s) {} are safe to destroy without reducing data durability.",
+            join(&osds)
+        ));
     }
     let mut rs = String::new();
     if !safe.is_empty() {
-        rs += &format!("OSD(s) {} are safe to destroy without reducing data durability. ", join(&safe));
+        rs += &format!(
+            "OSD(s) {} are safe to destroy without reducing data durability. ",
+            join(&safe)
+        );
     }
     if !active.is_empty() {
         rs += &format!("OSD(s) {} have {affected} pgs currently mapped to them. ", join(&active));
     }
     if !missing.is_empty() {
         rs += &format!(
-            "OSD(s) {} have no reported stats, and not all PGs are active+clean; we cannot draw any conclusions. ",
+            "OSD(s) {} have no reported stats, and not all PGs are active+clean; we cannot draw \
+                any conclusions. ",
             join(&missing)
         );
     }
     if !stored.is_empty() {
         rs += &format!(
-            "OSD(s) {} last reported they still store some PG data, and not all PGs are active+clean; we cannot be \
+            "OSD(s) {} last reported they still store some PG data, and not all PGs are \
+                active+clean; we cannot be \
              sure they aren't still needed.",
             join(&stored)
         );
@@ -326,7 +352,8 @@ fn ok_to_stop(c: &Ctx<'_>) -> Reply {
         return reply.with_rs(rs).with_ret(-errno::EAGAIN);
     }
     if !ok {
-        let rs = format!("unsafe to stop osd(s) at this time ({bad} PGs are or would become offline)");
+        let rs =
+            format!("unsafe to stop osd(s) at this time ({bad} PGs are or would become offline)");
         return reply.with_rs(rs).with_ret(-errno::EBUSY);
     }
     reply
@@ -356,7 +383,8 @@ fn status(c: &Ctx<'_>) -> Reply {
     // What an OSD that is down last reported is not so any more, for all that we know.
     for osd in map.osds().filter(|o| members.as_ref().is_none_or(|m| m.contains(o))) {
         let up = map.is_up(osd);
-        let statfs: StoreStatfs = c.mgr.pgmap.osd(osd).filter(|_| up).map(|r| r.statfs).unwrap_or_default();
+        let statfs: StoreStatfs =
+            c.mgr.pgmap.osd(osd).filter(|_| up).map(|r| r.statfs).unwrap_or_default();
         let entry = c.mgr.osds.get(&osd).filter(|_| up);
         let known = c.mgr.osds.get(&osd).map_or("", |e| e.hostname.as_str());
         let rate = |name: &str| entry.map_or(0, |e| e.rate(name));
@@ -364,7 +392,8 @@ fn status(c: &Ctx<'_>) -> Reply {
         let states = spirula_maps::osdmap::state_names(bits);
         t.row([
             osd.to_string(),
-            // The machine's name; an OSD that never reported is where the CRUSH map has it, and a destroyed one nowhere.
+            // The machine's name; an OSD that never reported is where the CRUSH map has it, and a
+            // destroyed one nowhere.
             match known {
                 _ if bits & spirula_maps::osdmap::state::DESTROYED != 0 => String::new(),
                 "" => host(map, osd).to_owned(),
@@ -411,7 +440,11 @@ impl Mgr {
                     pg_num: p.pg_num_target,
                     mode: p.autoscale_name(),
                     bulk: p.has_flag(pool::flag::BULK),
-                    target_bytes: p.opts.int(opt::TARGET_SIZE_BYTES).and_then(|v| u64::try_from(v).ok()).unwrap_or(0),
+                    target_bytes: p
+                        .opts
+                        .int(opt::TARGET_SIZE_BYTES)
+                        .and_then(|v| u64::try_from(v).ok())
+                        .unwrap_or(0),
                     target_ratio: p.opts.double(opt::TARGET_SIZE_RATIO).unwrap_or(0.0),
                 }
             })

@@ -77,10 +77,20 @@ pub(super) fn df(c: &Ctx<'_>) -> Reply {
         None => (None, None),
         Some(f) => match filter(map, &f) {
             Some(sets) => sets,
-            None => return Reply::invalid(format!("'{f}' not a pool, crush node or device class name")),
+            None => {
+                return Reply::invalid(format!(
+                    "'{f}' not a pool, crush node or device class name"
+                ));
+            }
         },
     };
-    let pgs = c.mgr.pgmap.counts_by_osd().into_iter().map(|(osd, n)| (osd, n.acting + n.up_not_acting)).collect();
+    let pgs = c
+        .mgr
+        .pgmap
+        .counts_by_osd()
+        .into_iter()
+        .map(|(osd, n)| (osd, n.acting + n.up_not_acting))
+        .collect();
     let mut report = Report { map, osds: c.mgr.pgmap.osds(map), pgs, only, below, average: 0.0 };
     report.average = report.average_use();
     let (nodes, stray) = report.nodes();
@@ -115,7 +125,9 @@ impl Report<'_> {
     fn wants_bucket(&self, id: i32) -> bool {
         match &self.below {
             Some(buckets) => buckets.contains(&id),
-            None => self.only.is_none() || self.map.crush.osds_under(id).iter().any(|o| self.wants(*o)),
+            None => {
+                self.only.is_none() || self.map.crush.osds_under(id).iter().any(|o| self.wants(*o))
+            }
         }
     }
 
@@ -163,8 +175,15 @@ impl Report<'_> {
         let mut out = Vec::new();
         let mut seen = BTreeSet::new();
         // Ascending, so that −1 is last and comes first from the stack.
-        let root =
-            |id| crush.bucket(id).map(|b| Node { id, depth: 0, weight: b.weight, children: vec![], has_parent: false });
+        let root = |id| {
+            crush.bucket(id).map(|b| Node {
+                id,
+                depth: 0,
+                weight: b.weight,
+                children: vec![],
+                has_parent: false,
+            })
+        };
         let mut todo: Vec<Node> = crush.roots().into_iter().filter_map(root).collect();
         while let Some(mut node) = todo.pop() {
             if !seen.insert(node.id) {
@@ -183,7 +202,8 @@ impl Report<'_> {
                     has_parent: true,
                 }));
             }
-            let wanted = if node.id >= 0 { self.wants(node.id) } else { self.wants_bucket(node.id) };
+            let wanted =
+                if node.id >= 0 { self.wants(node.id) } else { self.wants_bucket(node.id) };
             if wanted {
                 out.push(node);
             }
@@ -199,7 +219,11 @@ impl Report<'_> {
 
     /// Among siblings: by class, then by number or name.
     fn order(&self, id: i32) -> (String, i32, String) {
-        if id >= 0 { (self.class(id).to_owned(), id, String::new()) } else { (String::new(), -1, self.name(id)) }
+        if id >= 0 {
+            (self.class(id).to_owned(), id, String::new())
+        } else {
+            (String::new(), -1, self.name(id))
+        }
     }
 
     fn reweight(&self, osd: OsdId) -> f64 {
@@ -254,8 +278,8 @@ impl Report<'_> {
     fn text(&self, tree: bool, nodes: &[Node], stray: &[Node]) -> String {
         let mut t = TextTable::new();
         for h in [
-            "ID", "CLASS", "WEIGHT", "REWEIGHT", "SIZE", "RAW USE", "DATA", "OMAP", "META", "AVAIL", "%USE", "VAR",
-            "PGS", "STATUS",
+            "ID", "CLASS", "WEIGHT", "REWEIGHT", "SIZE", "RAW USE", "DATA", "OMAP", "META",
+            "AVAIL", "%USE", "VAR", "PGS", "STATUS",
         ] {
             t.column(h, Align::Left, Align::Right);
         }
@@ -279,7 +303,11 @@ impl Report<'_> {
                 kib(u.avail),
                 low(u.percent()),
                 low(self.var(&u)),
-                if osd { self.pgs.get(&n.id).copied().unwrap_or(0).to_string() } else { "-".to_owned() },
+                if osd {
+                    self.pgs.get(&n.id).copied().unwrap_or(0).to_string()
+                } else {
+                    "-".to_owned()
+                },
                 if osd { self.status(n.id).to_owned() } else { String::new() },
             ];
             let kind = if osd { String::new() } else { format!("{} ", self.kind(n.id).1) };

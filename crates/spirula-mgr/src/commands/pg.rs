@@ -6,7 +6,9 @@ use crate::mgr::rates_of;
 use crate::pgmap::is_osd;
 use serde_json::{Map, Value, json};
 use spirula_format::{Align, Format, TextTable, age, bytes, to_json};
-use spirula_maps::{ObjectStatSum, OsdStatReport, PgDigest, PgStat, PgState, PoolStat, PoolSum, StoreStatfs};
+use spirula_maps::{
+    ObjectStatSum, OsdStatReport, PgDigest, PgStat, PgState, PoolStat, PoolSum, StoreStatfs,
+};
 use spirula_types::{OsdId, PgId, PoolId, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +24,12 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "r", "pg dump_json name=dumpcontents,type=CephChoices,strings=all|summary|sum|pools|osds|pgs,n=N,req=false", "show human-readable version of pg map in json only" => dump_json;
     "r", "pg dump_pools_json", "show pg pools info in json only" => dump_pools_json;
     "r", "pg ls-by-pool name=poolstr,type=CephString name=states,type=CephString,n=N,req=false", "list pg with pool = [poolname]" => ls_by_pool;
-    "r", "pg ls-by-primary name=osd,type=CephOsdName name=pool,type=CephInt,req=false name=states,type=CephString,n=N,req=false", "list pg with primary = [osd]" => ls_by_primary;
-    "r", "pg ls-by-osd name=osd,type=CephOsdName name=pool,type=CephInt,req=false name=states,type=CephString,n=N,req=false", "list pg on osd [osd]" => ls_by_osd;
-    "r", "pg ls name=pool,type=CephInt,req=false name=states,type=CephString,n=N,req=false", "list pg with specific pool, osd, state" => ls;
+    "r", "pg ls-by-primary name=osd,type=CephOsdName name=pool,type=CephInt,req=false \
+        name=states,type=CephString,n=N,req=false", "list pg with primary = [osd]" => ls_by_primary;
+    "r", "pg ls-by-osd name=osd,type=CephOsdName name=pool,type=CephInt,req=false \
+        name=states,type=CephString,n=N,req=false", "list pg on osd [osd]" => ls_by_osd;
+    "r", "pg ls name=pool,type=CephInt,req=false name=states,type=CephString,n=N,req=false", "list \
+        pg with specific pool, osd, state" => ls;
     "r", "pg dump_stuck name=stuckops,type=CephChoices,strings=inactive|unclean|stale|undersized|degraded,n=N,req=false name=threshold,type=CephInt,req=false", "show information about stuck pgs" => dump_stuck;
     "r", "pg debug name=debugop,type=CephChoices,strings=unfound_objects_exist|degraded_pgs_exist", "show debug info about pgs" => debug;
     "rw", "pg scrub name=pgid,type=CephPgid", "start scrub on <pgid>" => super::scrub::pg;
@@ -32,11 +37,15 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "rw", "pg repair name=pgid,type=CephPgid", "start repair on <pgid>" => super::scrub::pg;
     "rw", "pg force-recovery name=pgid,type=CephPgid,n=N", "force recovery of <pgid> first" => super::force::pg;
     "rw", "pg force-backfill name=pgid,type=CephPgid,n=N", "force backfill of <pgid> first" => super::force::pg;
-    "rw", "pg cancel-force-recovery name=pgid,type=CephPgid,n=N", "restore normal recovery priority of <pgid>" => super::force::pg;
-    "rw", "pg cancel-force-backfill name=pgid,type=CephPgid,n=N", "restore normal backfill priority of <pgid>" => super::force::pg;
+    "rw", "pg cancel-force-recovery name=pgid,type=CephPgid,n=N", "restore normal recovery \
+        priority of <pgid>" => super::force::pg;
+    "rw", "pg cancel-force-backfill name=pgid,type=CephPgid,n=N", "restore normal backfill \
+        priority of <pgid>" => super::force::pg;
 };
 
-const OMAP_NOTE: &str = "\n* NOTE: Omap statistics are gathered during deep scrub and may be inaccurate soon afterwards depending on utilization. See http://docs.ceph.com/en/latest/dev/placement-group/#omap-statistics for further details.\n";
+const OMAP_NOTE: &str = "\n* NOTE: Omap statistics are gathered during deep scrub and may be \
+    inaccurate soon afterwards depending on utilization. See \
+    http://docs.ceph.com/en/latest/dev/placement-group/#omap-statistics for further details.\n";
 
 /// Wraps a member as all PG commands do: `{"pg_ready":true,"name":…}`.
 fn ready(name: &str, value: Value) -> Value {
@@ -65,7 +74,8 @@ fn stat(c: &Ctx<'_>) -> Reply {
     let rates = rates_of(&sum);
     let copies = copies(&sum.stat.stats.sum);
     if c.format.is_json() {
-        let states: Vec<Value> = d.pg_states.iter().map(|(s, n)| json!({"name": s.to_string(), "num": n})).collect();
+        let states: Vec<Value> =
+            d.pg_states.iter().map(|(s, n)| json!({"name": s.to_string(), "num": n})).collect();
         let mut map = Map::new();
         map.insert("num_pg_by_state".into(), states.into());
         map.insert("num_pgs".into(), d.num_pgs().into());
@@ -403,7 +413,11 @@ fn sum_text(d: &PgDigest, header: bool) -> String {
     sums_text("PG_STAT", header, std::iter::once(("sum".to_owned(), &sum)))
 }
 
-fn sums_text<'a>(first: &str, header: bool, rows: impl Iterator<Item = (String, &'a PoolSum)>) -> String {
+fn sums_text<'a>(
+    first: &str,
+    header: bool,
+    rows: impl Iterator<Item = (String, &'a PoolSum)>,
+) -> String {
     let mut headings = vec![first];
     headings.extend(COUNTERS);
     if !header {
@@ -425,12 +439,25 @@ fn space_cells(s: &StoreStatfs) -> [String; 4] {
 
 fn osds_text(c: &Ctx<'_>, d: &PgDigest) -> String {
     let counts = c.mgr.pgmap.counts_by_osd();
-    let mut t = table(&["OSD_STAT", "USED", "AVAIL", "USED_RAW", "TOTAL", "HB_PEERS", "PG_SUM", "PRIMARY_PG_SUM"]);
+    let mut t = table(&[
+        "OSD_STAT",
+        "USED",
+        "AVAIL",
+        "USED_RAW",
+        "TOTAL",
+        "HB_PEERS",
+        "PG_SUM",
+        "PRIMARY_PG_SUM",
+    ]);
     for (osd, r) in &d.osds {
         let n = counts.get(osd).copied().unwrap_or_default();
         let mut row = vec![osd.to_string()];
         row.extend(space_cells(&r.statfs));
-        row.extend([set_text(&r.hb_peers), (n.acting + n.up_not_acting).to_string(), n.primary.to_string()]);
+        row.extend([
+            set_text(&r.hb_peers),
+            (n.acting + n.up_not_acting).to_string(),
+            n.primary.to_string(),
+        ]);
         t.row(row);
     }
     let mut row = vec!["sum".to_owned()];
@@ -500,7 +527,8 @@ fn list(c: &Ctx<'_>, pool: Option<PoolId>, osd: Option<OsdId>, primary: bool) ->
         }
         let Some(state) = PgState::parse(&word) else {
             let names: Vec<&str> = PgState::NAMES.iter().map(|(_, n)| *n).collect();
-            let rs = format!("'{word}' is not a valid pg state, available choices: {}", names.join("+"));
+            let rs =
+                format!("'{word}' is not a valid pg state, available choices: {}", names.join("+"));
             return failed(c, errno::EINVAL, rs);
         };
         wanted = Some(wanted.unwrap_or_default() | state);
@@ -512,7 +540,9 @@ fn list(c: &Ctx<'_>, pool: Option<PoolId>, osd: Option<OsdId>, primary: bool) ->
         .iter()
         .filter(|(pg, s)| {
             pool.is_none_or(|p| pg.pool == p)
-                && osd.is_none_or(|o| if primary { s.acting_primary == o } else { s.acting.contains(&o) })
+                && osd.is_none_or(|o| {
+                    if primary { s.acting_primary == o } else { s.acting.contains(&o) }
+                })
                 && wanted.is_none_or(|w| s.state.any(w) || (w == PgState::UNKNOWN && s.state == w))
         })
         .collect();
@@ -585,7 +615,9 @@ fn dump_stuck(c: &Ctx<'_>) -> Reply {
     }
     let known = ["inactive", "unclean", "undersized", "degraded", "stale", "peering"];
     if let Some(bad) = kinds.iter().find(|k| !known.contains(&k.as_str())) {
-        return Reply::data(format!("Unknown type: {bad}\n")).with_rs("failed").with_ret(-errno::EINVAL);
+        return Reply::data(format!("Unknown type: {bad}\n"))
+            .with_rs("failed")
+            .with_ret(-errno::EINVAL);
     }
     let threshold = c.int("threshold").map_or(STUCK_AFTER, |t| t as f64);
     let cutoff = c.now.wall.as_secs_f64() - threshold;
@@ -602,7 +634,8 @@ fn dump_stuck(c: &Ctx<'_>) -> Reply {
             applies && since.as_secs_f64() < cutoff
         })
     };
-    let pgs: BTreeMap<&PgId, &PgStat> = c.mgr.pgmap.pgs().iter().filter(|(_, s)| stuck(s)).collect();
+    let pgs: BTreeMap<&PgId, &PgStat> =
+        c.mgr.pgmap.pgs().iter().filter(|(_, s)| stuck(s)).collect();
     if c.format.is_json() {
         let list: Vec<Value> = pgs.iter().map(|(pg, s)| s.dump(**pg)).collect();
         return json_inner(c, "stuck_pg_stats", list.into()).with_rs("ok");

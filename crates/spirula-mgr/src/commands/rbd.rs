@@ -1,8 +1,9 @@
-//! What of Ceph's rbd_support module there is: what images do ([`crate::images`]), and its lists, which are empty.
+//! What of Ceph's rbd_support module there is: what images do ([`crate::images`]), and its lists,
+//! which are empty.
 //!
-//! The module also does long work on images for others. This manager does not: tasks and schedules are
-//! refused when somebody gives them ([`spirula_settings::absent`], in words that make drivers do the work themselves), so that
-//! none is ever there to be listed, shown or ended.
+//! The module also does long work on images for others. This manager does not: tasks and schedules
+//! are refused when somebody gives them ([`spirula_settings::absent`], in words that make drivers
+//! do the work themselves), so that none is ever there to be listed, shown or ended.
 
 use super::spec::{CommandSpec, Ctx, Reply};
 use crate::images::{COUNTERS, Shown};
@@ -21,14 +22,22 @@ macro_rules! commands {
 }
 
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
-    "rbd perf image stats name=pool_spec,type=CephString,req=false name=sort_by,type=CephChoices,strings=write_ops|write_bytes|write_latency|read_ops|read_bytes|read_latency,req=false", "Retrieve current RBD IO performance stats" => |c| perf(c, "stat", |s| s.rates.map(Value::from).to_vec());
-    "rbd perf image counters name=pool_spec,type=CephString,req=false name=sort_by,type=CephChoices,strings=write_ops|write_bytes|write_latency|read_ops|read_bytes|read_latency,req=false", "Retrieve current RBD IO performance counters" => |c| perf(c, "counter", |s| s.totals.map(Value::from).to_vec());
-    "rbd task list name=task_id,type=CephString,req=false", "List pending or running asynchronous tasks" => tasks;
-    "rbd task cancel name=task_id,type=CephString", "Cancel a pending or running asynchronous task" => no_task;
-    "rbd mirror snapshot schedule list name=level_spec,type=CephString,req=false", "List rbd mirror snapshot schedule" => |c| of_level(c, "{}\n");
-    "rbd mirror snapshot schedule status name=level_spec,type=CephString,req=false", "Show rbd mirror snapshot schedule status" => |c| of_level(c, "{\"scheduled_images\": []}\n");
-    "rbd trash purge schedule list name=level_spec,type=CephString,req=false", "List rbd trash purge schedule" => |c| of_level(c, "{}\n");
-    "rbd trash purge schedule status name=level_spec,type=CephString,req=false", "Show rbd trash purge schedule status" => |c| of_level(c, "{\"scheduled\": []}\n");
+    "rbd perf image stats name=pool_spec,type=CephString,req=false \
+        name=sort_by,type=CephChoices,strings=write_ops|write_bytes|write_latency|read_ops|read_bytes|read_latency,req=false", "Retrieve current RBD IO performance stats" => |c| perf(c, "stat", |s| s.rates.map(Value::from).to_vec());
+    "rbd perf image counters name=pool_spec,type=CephString,req=false \
+        name=sort_by,type=CephChoices,strings=write_ops|write_bytes|write_latency|read_ops|read_bytes|read_latency,req=false", "Retrieve current RBD IO performance counters" => |c| perf(c, "counter", |s| s.totals.map(Value::from).to_vec());
+    "rbd task list name=task_id,type=CephString,req=false", "List pending or running asynchronous \
+        tasks" => tasks;
+    "rbd task cancel name=task_id,type=CephString", "Cancel a pending or running asynchronous \
+        task" => no_task;
+    "rbd mirror snapshot schedule list name=level_spec,type=CephString,req=false", "List rbd \
+        mirror snapshot schedule" => |c| of_level(c, "{}\n");
+    "rbd mirror snapshot schedule status name=level_spec,type=CephString,req=false", "Show rbd \
+        mirror snapshot schedule status" => |c| of_level(c, "{\"scheduled_images\": []}\n");
+    "rbd trash purge schedule list name=level_spec,type=CephString,req=false", "List rbd trash \
+        purge schedule" => |c| of_level(c, "{}\n");
+    "rbd trash purge schedule status name=level_spec,type=CephString,req=false", "Show rbd trash \
+        purge schedule status" => |c| of_level(c, "{\"scheduled\": []}\n");
 };
 
 fn tasks(c: &Ctx<'_>) -> Reply {
@@ -39,7 +48,8 @@ fn no_task(c: &Ctx<'_>) -> Reply {
     Reply::err(errno::ENOENT, format!("No such task {}", c.str("task_id").unwrap_or_default()))
 }
 
-/// An empty list for a pool, a namespace or an image (`POOL[/NAMESPACE][/IMAGE]`), if the pool is one.
+/// An empty list for a pool, a namespace or an image (`POOL[/NAMESPACE][/IMAGE]`), if the pool is
+/// one.
 fn of_level(c: &Ctx<'_>, empty: &str) -> Reply {
     let spec = c.str("level_spec").unwrap_or_default();
     let pool = spec.split('/').next().unwrap_or_default();
@@ -49,26 +59,31 @@ fn of_level(c: &Ctx<'_>, empty: &str) -> Reply {
     Reply::data(empty)
 }
 
-/// A pool and, behind a slash, a namespace of it, the usual one where none is named. `None` for all pools.
+/// A pool and, behind a slash, a namespace of it, the usual one where none is named. `None` for all
+/// pools.
 fn place(spec: &str) -> Result<Option<(&str, &str)>, String> {
     match spec.split_once('/') {
         _ if spec.is_empty() => Ok(None),
         None => Ok(Some((spec, ""))),
-        Some((pool, namespace)) if !pool.is_empty() && !namespace.is_empty() && !namespace.contains('/') => {
+        Some((pool, namespace))
+            if !pool.is_empty() && !namespace.is_empty() && !namespace.contains('/') =>
+        {
             Ok(Some((pool, namespace)))
         }
         Some(_) => Err(format!("Invalid pool spec: {spec}")),
     }
 }
 
-/// Pool and namespace of a command about block images, as `profile rbd pool=P namespace=N` compares them: those it names, and
-/// none at all for figures of all pools. `None` where there is nothing of any pool to be seen or done.
+/// Pool and namespace of a command about block images, as `profile rbd pool=P namespace=N` compares
+/// them: those it names, and none at all for figures of all pools. `None` where there is nothing of
+/// any pool to be seen or done.
 pub(super) fn scope(command: &str, args: &Args) -> Option<Args> {
     if !command.starts_with("rbd ") {
         return None;
     }
-    let spec =
-        ["pool_spec", "level_spec", "image_spec", "image_id_spec"].iter().find_map(|k| Some((*k, args.get(*k)?)));
+    let spec = ["pool_spec", "level_spec", "image_spec", "image_id_spec"]
+        .iter()
+        .find_map(|k| Some((*k, args.get(*k)?)));
     let (kind, text) = match spec {
         Some(spec) => spec,
         None if command.starts_with("rbd perf ") => return Some(named("", "")),
@@ -76,7 +91,9 @@ pub(super) fn scope(command: &str, args: &Args) -> Option<Args> {
     };
     let words: Vec<&str> = text.split('/').collect();
     Some(match (kind, words.as_slice()) {
-        ("pool_spec", [pool, namespace, ..]) | (_, [pool, namespace, _, ..]) => named(pool, namespace),
+        ("pool_spec", [pool, namespace, ..]) | (_, [pool, namespace, _, ..]) => {
+            named(pool, namespace)
+        }
         (_, [pool, ..]) => named(pool, ""),
         (_, []) => named("", ""),
     })
@@ -101,13 +118,18 @@ fn perf(c: &Ctx<'_>, what: &str, figures: fn(&Shown) -> Vec<Value>) -> Reply {
     let wanted: Box<dyn Fn(&ImageKey) -> bool> = match place {
         Some((name, namespace)) => {
             let Some(pool) = map.pool_by_name(name) else {
-                let why = format!("[errno {}] RADOS object not found (Pool '{name}' not found)", errno::ENOENT);
+                let why = format!(
+                    "[errno {}] RADOS object not found (Pool '{name}' not found)",
+                    errno::ENOENT
+                );
                 return Reply::err(errno::ENOENT, why);
             };
             Box::new(move |k| k.pool == pool && k.namespace == namespace)
         }
         // Pools that are said to be for images.
-        None => Box::new(|k| map.pool(k.pool).is_some_and(|p| p.application_metadata.contains_key("rbd"))),
+        None => Box::new(|k| {
+            map.pool(k.pool).is_some_and(|p| p.application_metadata.contains_key("rbd"))
+        }),
     };
     let mut shown = c.mgr.images.show(c.now.mono, wanted);
     // Counters, too, are in the order of what is done now.

@@ -19,7 +19,9 @@ fn order(c: &Ctx<'_>, pgs: Vec<PgId>) -> Order {
 /// `pg scrub|deep-scrub|repair PGID`.
 pub(super) fn pg(c: &Ctx<'_>) -> Reply {
     let text = c.str("pgid").unwrap_or_default();
-    let Some(pg) = PgId::parse(&text) else { return Reply::invalid(format!("invalid pgid '{text}'")) };
+    let Some(pg) = PgId::parse(&text) else {
+        return Reply::invalid(format!("invalid pgid '{text}'"));
+    };
     let Some(stat) = c.mgr.pgmap.pgs().get(&pg) else {
         return Reply::err(errno::ENOENT, format!("pg {pg} does not exist"));
     };
@@ -28,7 +30,10 @@ pub(super) fn pg(c: &Ctx<'_>) -> Reply {
         return Reply::err(errno::EAGAIN, format!("pg {pg} has no primary osd"));
     }
     if !c.mgr.hears(primary) {
-        return Reply::err(errno::EAGAIN, format!("pg {pg} primary osd.{primary} is not currently connected"));
+        return Reply::err(
+            errno::EAGAIN,
+            format!("pg {pg} primary osd.{primary} is not currently connected"),
+        );
     }
     let mut r = Reply::ok(format!("instructing pg {pg} on osd.{primary} to {}", kind(c)));
     r.orders.push((primary, order(c, vec![pg])));
@@ -42,7 +47,9 @@ pub(super) fn osd(c: &Ctx<'_>) -> Reply {
     let osds: Vec<OsdId> = if matches!(who.as_str(), "*" | "all" | "any") {
         (0..map.max_osd()).filter(|o| map.is_up(*o)).collect()
     } else {
-        let Some(osd) = parse_osd(&who) else { return Reply::invalid(format!("invalid osd '{who}'")) };
+        let Some(osd) = parse_osd(&who) else {
+            return Reply::invalid(format!("invalid osd '{who}'"));
+        };
         if !map.is_up(osd) {
             return Reply::err(errno::EAGAIN, format!("osd.{osd} is not up"));
         }
@@ -76,8 +83,11 @@ pub(super) fn pool(c: &Ctx<'_>) -> Reply {
         }
         // Whoever can be reached scrubs all the same.
         let names: Vec<String> = pgs.iter().map(ToString::to_string).collect();
-        let why =
-            if osd < 0 { "no primary osd".to_owned() } else { format!("primary osd.{osd} is not currently connected") };
+        let why = if osd < 0 {
+            "no primary osd".to_owned()
+        } else {
+            format!("primary osd.{osd} is not currently connected")
+        };
         r.rs += &format!("pg(s) [{}]: {why}; ", names.join(","));
         r.ret = -errno::EAGAIN;
     }

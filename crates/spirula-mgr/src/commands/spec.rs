@@ -37,18 +37,20 @@ impl CommandSpec {
         self.sig.split_whitespace().filter(|w| !w.contains('=')).collect::<Vec<_>>().join(" ")
     }
 
-    /// The first word of a list among these arguments that is no text, with the list's name: a command that skipped it would do something
-    /// else than what it was asked for.
+    /// The first word of a list among these arguments that is no text, with the list's name: a
+    /// command that skipped it would do something else than what it was asked for.
     pub fn no_word<'a>(&self, args: &'a Map<String, Value>) -> Option<(&'static str, &'a Value)> {
-        self.sig.split_whitespace().filter(|w| w.split(',').any(|part| part == "n=N")).find_map(|word| {
-            let name = word.split(',').find_map(|part| part.strip_prefix("name="))?;
-            let words = match args.get(name)? {
-                Value::Null => return None,
-                Value::Array(items) => items.as_slice(),
-                one => std::slice::from_ref(one),
-            };
-            words.iter().find(|v| text(v).is_none()).map(|v| (name, v))
-        })
+        self.sig.split_whitespace().filter(|w| w.split(',').any(|part| part == "n=N")).find_map(
+            |word| {
+                let name = word.split(',').find_map(|part| part.strip_prefix("name="))?;
+                let words = match args.get(name)? {
+                    Value::Null => return None,
+                    Value::Array(items) => items.as_slice(),
+                    one => std::slice::from_ref(one),
+                };
+                words.iter().find(|v| text(v).is_none()).map(|v| (name, v))
+            },
+        )
     }
 
     /// The descriptor the tool reads.
@@ -109,7 +111,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// A list of texts; a lone text is a list of one. There is nothing else in it ([`CommandSpec::no_word`]).
+    /// A list of texts; a lone text is a list of one. There is nothing else in it
+    /// ([`CommandSpec::no_word`]).
     pub fn list(&self, name: &str) -> Vec<String> {
         match self.args.get(name) {
             Some(Value::Array(items)) => items.iter().filter_map(text).collect(),

@@ -19,8 +19,9 @@ pub(super) const COMMANDS: &[CommandSpec] = tell! {
     "mgr_status", "epoch of the manager map, and whether this manager serves" => mgr_status;
 };
 
-/// What Ceph's manager says of itself as the client of a file system, which it is to serve its modules, and what it knows of
-/// the cluster. This one is no client: it holds no inode and no directory entry, and has seen no map of a file system.
+/// What Ceph's manager says of itself as the client of a file system, which it is to serve its
+/// modules, and what it knows of the cluster. This one is no client: it holds no inode and no
+/// directory entry, and has seen no map of a file system.
 fn status(c: &Ctx<'_>) -> Reply {
     let own = &c.mgr.config;
     let main = own.addrs.0.first().copied().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! The permission matrix: whatever a monitor takes, a user who lacks one of the rights that it needs is refused, and one who has
-//! them is not. The rows are the tables that decide, so that nothing new is without one; what the rows say is held against a list.
+//! The permission matrix: whatever a monitor takes, a user who lacks one of the rights that it
+//! needs is refused, and one who has them is not. The rows are the tables that decide, so that
+//! nothing new is without one; what the rows say is held against a list.
 
 use super::*;
 use crate::commands;
@@ -13,10 +14,15 @@ use std::collections::BTreeSet;
 /// Every part of a monitor that anything here is for, and one more.
 fn services() -> BTreeSet<&'static str> {
     let kinds = NEEDS.iter().filter_map(|(_, need)| match need {
-        Need::Cap(service, ..) | Need::Command(service, _) | Need::Daemon(_, service) => Some(*service),
+        Need::Cap(service, ..) | Need::Command(service, _) | Need::Daemon(_, service) => {
+            Some(*service)
+        }
         Need::Session | Need::Contents => None,
     });
-    kinds.chain(commands::specs().map(|s| s.module)).chain(["mds", "auth", "config-key", "log", "mon", "pg"]).collect()
+    kinds
+        .chain(commands::specs().map(|s| s.module))
+        .chain(["mds", "auth", "config-key", "log", "mon", "pg"])
+        .collect()
 }
 
 /// All rights but `lacking` at `service`.
@@ -35,9 +41,11 @@ fn only(service: &str, rights: &str) -> String {
 
 fn state() -> State {
     let now = UTime { sec: 1_795_000_000, nsec: 0 };
-    let mut map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+    let mut map =
+        OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
     let mut pool = PgPool::replicated(1, 8, 0, now);
-    pool.application_metadata = [("cephfs".to_owned(), [("data".to_owned(), "fs".to_owned())].into())].into();
+    pool.application_metadata =
+        [("cephfs".to_owned(), [("data".to_owned(), "fs".to_owned())].into())].into();
     map.pools.insert(1, pool);
     map.pool_names.insert(1, "a".to_owned());
     State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0)
@@ -82,16 +90,28 @@ fn every_kind_of_message_needs_all_of_its_rights() {
             Need::Cap(service, r, w, x) => {
                 let rights = letters((r, w, x));
                 assert!(!rights.is_empty(), "{kind} needs nothing");
-                assert!(goes(&only(service, &rights), EntityType::Client, &m), "{kind}: {service} {rights}");
+                assert!(
+                    goes(&only(service, &rights), EntityType::Client, &m),
+                    "{kind}: {service} {rights}"
+                );
                 for lacking in rights.chars() {
-                    assert!(!goes(&all_but(service, lacking), EntityType::Client, &m), "{kind} without {lacking}");
+                    assert!(
+                        !goes(&all_but(service, lacking), EntityType::Client, &m),
+                        "{kind} without {lacking}"
+                    );
                 }
             }
             Need::Command(service, command) => {
                 assert!(goes(&only(service, "rw"), EntityType::Client, &m), "{kind}");
-                assert!(goes(&format!("allow command \"{command}\""), EntityType::Client, &m), "{kind}");
+                assert!(
+                    goes(&format!("allow command \"{command}\""), EntityType::Client, &m),
+                    "{kind}"
+                );
                 for lacking in ['r', 'w'] {
-                    assert!(!goes(&all_but(service, lacking), EntityType::Client, &m), "{kind} without {lacking}");
+                    assert!(
+                        !goes(&all_but(service, lacking), EntityType::Client, &m),
+                        "{kind} without {lacking}"
+                    );
                 }
             }
             Need::Daemon(who, service) => {
@@ -99,12 +119,14 @@ fn every_kind_of_message_needs_all_of_its_rights() {
                 for lacking in ['w', 'x'] {
                     assert!(!goes(&all_but(service, lacking), who, &m), "{kind} without {lacking}");
                 }
-                for other in [EntityType::Client, EntityType::Osd, EntityType::Mgr, EntityType::Mds] {
+                for other in [EntityType::Client, EntityType::Osd, EntityType::Mgr, EntityType::Mds]
+                {
                     assert!(other == who || !goes("allow *", other, &m), "{kind} of {other:?}");
                 }
             }
             Need::Contents => assert!(
-                [kind::MON_SUBSCRIBE, kind::MON_COMMAND, kind::COMMAND, kind::POOL_OP].contains(kind),
+                [kind::MON_SUBSCRIBE, kind::MON_COMMAND, kind::COMMAND, kind::POOL_OP]
+                    .contains(kind),
                 "{kind} is looked at by its contents: it needs a test of its own"
             ),
         }
@@ -143,7 +165,15 @@ fn told(prefix: &str) -> MCommand {
 }
 
 fn pool_op(op: u32) -> MPoolOp {
-    MPoolOp { version: 0, fsid: Uuid([1; 16]), pool: 1, op, snap: 0, name: String::new(), crush_rule: 0 }
+    MPoolOp {
+        version: 0,
+        fsid: Uuid([1; 16]),
+        pool: 1,
+        op,
+        snap: 0,
+        name: String::new(),
+        crush_rule: 0,
+    }
 }
 
 #[test]
@@ -152,13 +182,18 @@ fn every_command_needs_all_of_its_rights() {
     for spec in commands::specs() {
         let prefix = spec.prefix();
         // Of several with one prefix the arguments decide: each is tried as the one that is meant.
-        let Some((module, perm)) = Command::of(&command(&prefix).cmd).unwrap().needs() else { panic!("{prefix}") };
+        let Some((module, perm)) = Command::of(&command(&prefix).cmd).unwrap().needs() else {
+            panic!("{prefix}")
+        };
         seen.insert((module, perm));
         let m = command(&prefix).into_message(1);
         assert!(!perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)), "{prefix}: '{perm}'");
         assert!(goes(&only(module, perm), EntityType::Client, &m), "{prefix}: {module} {perm}");
         for lacking in perm.chars() {
-            assert!(!goes(&all_but(module, lacking), EntityType::Client, &m), "{prefix} without {lacking} at {module}");
+            assert!(
+                !goes(&all_but(module, lacking), EntityType::Client, &m),
+                "{prefix} without {lacking} at {module}"
+            );
         }
         // Those that share a prefix need the same, else who may the one could do the other.
         assert_eq!((spec.module, spec.perm), (module, perm), "{}", spec.sig);
@@ -169,19 +204,34 @@ fn every_command_needs_all_of_its_rights() {
 /// What changes anything, or shows a secret, says so in its row.
 #[test]
 fn no_command_that_changes_something_is_for_readers() {
-    let reads = ["ls", "list", "dump", "get", "status", "stat", "df", "tree", "show", "find", "metadata", "versions"];
+    let reads = [
+        "ls", "list", "dump", "get", "status", "stat", "df", "tree", "show", "find", "metadata",
+        "versions",
+    ];
     for spec in commands::specs().filter(|s| !s.perm.contains('w')) {
         let prefix = spec.prefix();
-        let changes = ["create", "rm", "set", "add", "delete", "purge", "destroy", "import", "rotate", "mute", "clear"];
+        let changes = [
+            "create", "rm", "set", "add", "delete", "purge", "destroy", "import", "rotate", "mute",
+            "clear",
+        ];
         let word = prefix.split_whitespace().find(|w| changes.contains(w));
         let shown = prefix.split_whitespace().any(|w| reads.contains(&w));
         assert!(word.is_none() || shown, "{prefix} needs only '{}'", spec.perm);
     }
-    for secret in
-        ["auth get", "auth get-key", "auth print-key", "auth export", "auth ls", "config-key get", "config-key dump"]
-    {
+    for secret in [
+        "auth get",
+        "auth get-key",
+        "auth print-key",
+        "auth export",
+        "auth ls",
+        "config-key get",
+        "config-key dump",
+    ] {
         let (_, perm) = Command::of(&command(secret).cmd).unwrap().needs().unwrap();
-        assert!(perm.contains('x') || secret.starts_with("config-key"), "{secret} shows secrets to who may '{perm}'");
+        assert!(
+            perm.contains('x') || secret.starts_with("config-key"),
+            "{secret} shows secrets to who may '{perm}'"
+        );
         let m = command(secret).into_message(1);
         assert!(!goes("allow r", EntityType::Client, &m), "{secret} is for who may read");
     }
@@ -190,7 +240,10 @@ fn no_command_that_changes_something_is_for_readers() {
 #[test]
 fn telling_a_monitor_needs_everything_at_monitors() {
     let cluster = || commands::specs().filter(|s| commands::is_told(s));
-    assert!(cluster().all(|s| (s.module, s.perm) == ("mon", "r")), "it would need its own rights, too");
+    assert!(
+        cluster().all(|s| (s.module, s.perm) == ("mon", "r")),
+        "it would need its own rights, too"
+    );
     for prefix in cluster().map(|s| s.prefix()).chain(commands::own_commands()) {
         if prefix == "get_command_descriptions" {
             continue;
@@ -198,7 +251,10 @@ fn telling_a_monitor_needs_everything_at_monitors() {
         let m = told(&prefix).into_message(1);
         assert!(goes(&only("mon", "rwx"), EntityType::Client, &m), "{prefix}");
         for lacking in ['r', 'w', 'x'] {
-            assert!(!goes(&all_but("mon", lacking), EntityType::Client, &m), "{prefix} without {lacking}");
+            assert!(
+                !goes(&all_but("mon", lacking), EntityType::Client, &m),
+                "{prefix} without {lacking}"
+            );
         }
     }
 }
@@ -237,7 +293,10 @@ fn every_operation_on_pools_needs_to_read_and_write_osds() {
         let m = pool_op(op).into_message(1);
         assert!(goes(&only("osd", "rw"), EntityType::Client, &m), "{op:#x}");
         for lacking in ['r', 'w'] {
-            assert!(!goes(&all_but("osd", lacking), EntityType::Client, &m), "{op:#x} without {lacking}");
+            assert!(
+                !goes(&all_but("osd", lacking), EntityType::Client, &m),
+                "{op:#x} without {lacking}"
+            );
         }
     }
 }
@@ -250,11 +309,16 @@ fn snapshots_of_ones_own_need_the_right_to_write_to_that_pool() {
     const NAMED: [u32; 2] = [0x11, 0x12];
     let goes = |osd: &str, op: u32, pool: u32| {
         let mut state = state();
-        let user = format!("[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps osd = \"{osd}\"\n");
+        let user = format!(
+            "[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps osd = \"{osd}\"\n"
+        );
         Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
         let caps = parsed("profile rbd");
         let m = MPoolOp { pool, ..pool_op(op) }.into_message(1);
-        matches!(decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m), Ok(Ruling::Go(_)))
+        matches!(
+            decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m),
+            Ok(Ruling::Go(_))
+        )
     };
     for (osd, may) in [
         ("profile rbd", true),
@@ -270,7 +334,8 @@ fn snapshots_of_ones_own_need_the_right_to_write_to_that_pool() {
         ("allow rw pool=a object_prefix rbd_", true),
         ("allow rw namespace=n", false),
         ("allow rw object_prefix rbd_", false),
-        // Who writes to a file system's files must not remove the snapshots that its metadata servers made.
+        // Who writes to a file system's files must not remove the snapshots that its metadata
+        // servers made.
         ("allow rw tag cephfs data=fs", false),
         ("allow class rbd", false),
     ] {
@@ -313,7 +378,10 @@ fn arguments_that_a_command_does_not_take_open_no_door() {
     let bootstrap = "allow profile bootstrap-rbd";
     assert!(may(bootstrap, create("client.x", &rbd, &[])));
     assert!(!may(bootstrap, create("client.admin", &[], &raw)), "an administrator's key");
-    assert!(!may(bootstrap, create("client.x", &["mon", "allow *", "osd", "profile rbd"], &raw)), "an administrator");
+    assert!(
+        !may(bootstrap, create("client.x", &["mon", "allow *", "osd", "profile rbd"], &raw)),
+        "an administrator"
+    );
     let mds = ["mon", "allow profile mds", "osd", "allow rwx", "mds", "allow"];
     assert!(may("allow profile bootstrap-mds", create("mds.x", &mds, &[])));
     let raw = [("caps_mon", "allow profile mds"), ("caps_osd", "allow rwx"), ("caps_mds", "allow")];
@@ -322,7 +390,8 @@ fn arguments_that_a_command_does_not_take_open_no_door() {
     assert!(may(narrow, create("client.x", &["mon", "allow r"], &[])));
     assert!(!may(narrow, create("client.x", &["mon", "allow *"], &[("caps_mon", "allow r")])));
 
-    let fence = |prefix: &str, op: &str, addr: &str| json!({"prefix": prefix, op: "add", "addr": addr});
+    let fence =
+        |prefix: &str, op: &str, addr: &str| json!({"prefix": prefix, op: "add", "addr": addr});
     let profile = "profile rbd";
     assert!(may(profile, fence("osd blocklist", "blocklistop", "10.0.0.1:0/123")));
     assert!(may(profile, fence("osd blacklist", "blacklistop", "10.0.0.1:0/123")));
@@ -378,7 +447,8 @@ fn with_file_systems() -> State {
     let map = Arc::make_mut(&mut state.fsmap);
     for (fscid, name) in [(1, "a"), (2, "b")] {
         let gid = 100 + fscid as u64;
-        let info = MdsInfo { gid, name: format!("of-{name}"), rank: 0, state: 13, ..MdsInfo::default() };
+        let info =
+            MdsInfo { gid, name: format!("of-{name}"), rank: 0, state: 13, ..MdsInfo::default() };
         let mut m = MdsMap { fs_name: name.into(), epoch: 1, ..MdsMap::default() };
         m.mds_info.insert(gid, info);
         (m.up, m.in_ranks) = ([(0, gid)].into(), [0].into());
@@ -395,8 +465,19 @@ fn with_file_systems() -> State {
 /// What a user with these capabilities is answered to a command: 0 if it goes on.
 fn ruling(state: &State, caps: &str, cmd: &serde_json::Value) -> (i32, String) {
     let caps = parsed(caps);
-    let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
-    match decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), state, c.into_message(3)) {
+    let c = MMonCommand {
+        version: 0,
+        fsid: Uuid([1; 16]),
+        cmd: vec![cmd.to_string()],
+        input: bytes::Bytes::new(),
+    };
+    match decide(
+        &asker(&caps),
+        &peer(EntityType::Client),
+        Some(Need::Contents),
+        state,
+        c.into_message(3),
+    ) {
         Ok(Ruling::Go(_)) => (0, String::new()),
         Ok(Ruling::Refused(Some(m))) => {
             let ack = MMonCommandAck::from_message(&m).unwrap();
@@ -415,7 +496,11 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
     let set = |fs: &str| json!({"prefix": "fs set", "fs_name": fs, "var": "max_mds", "val": "2"});
     let only_a = "allow rw fsname=a";
     assert_eq!(ruling(only_a, set("a")), go);
-    assert_eq!(ruling(only_a, set("b")), (-2, "Filesystem not found: 'b'".into()), "who may not see it");
+    assert_eq!(
+        ruling(only_a, set("b")),
+        (-2, "Filesystem not found: 'b'".into()),
+        "who may not see it"
+    );
     assert_eq!(ruling("allow rw fsname=all", set("b")).0, -2, "a name like others");
     for sees in ["allow r, allow rw fsname=a", "profile read-write"] {
         assert_eq!(ruling(sees, set("b")), (-1, "Permission denied: 'b'".into()), "{sees}");
@@ -425,7 +510,10 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
     assert_eq!(ruling("allow rw fsname=a, allow rw fsname=b", set("b")), go);
     assert_eq!(ruling("profile mgr", set("b")), go);
     assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "a:0"})), go);
-    assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "b:0"})), (-1, "Permission denied.".into()));
+    assert_eq!(
+        ruling(only_a, json!({"prefix": "mds repaired", "role": "b:0"})),
+        (-1, "Permission denied.".into())
+    );
     for who in ["b:0", "of-b", "102", "spare"] {
         let (ret, said) = ruling(only_a, json!({"prefix": "mds fail", "role_or_gid": who}));
         assert!(ret == -22 && said.contains("lack the permission to see"), "{who}: {ret} {said}");
@@ -438,26 +526,35 @@ fn file_systems_are_changed_by_whom_they_are_named_to() {
     assert_eq!(ruling(only_a, new), go, "as with Ceph");
 }
 
-/// `fs volume rm` takes a file system away, and its pools: it needs capabilities that name it, as `fs rm` and `fs fail` do.
+/// `fs volume rm` takes a file system away, and its pools: it needs capabilities that name it, as
+/// `fs rm` and `fs fail` do.
 #[test]
 fn volumes_are_removed_by_whom_their_file_system_is_named_to() {
     let state = with_file_systems();
     let goes = |caps: &str, cmd| ruling(&state, caps, &cmd).0 == 0;
     let rm = |vol: &str| json!({"prefix": "fs volume rm", "vol_name": vol, "yes-i-really-mean-it": "--yes-i-really-mean-it"});
     let only_a = "allow rw fsname=a";
-    assert!(!goes(only_a, json!({"prefix": "fs rm", "fs_name": "b", "yes_i_really_mean_it": true})));
+    assert!(!goes(
+        only_a,
+        json!({"prefix": "fs rm", "fs_name": "b", "yes_i_really_mean_it": true})
+    ));
     assert!(goes(only_a, rm("a")));
     assert!(!goes(only_a, rm("b")), "who may change a only removes b and its pools");
-    // The manager's part, with Ceph: whoever has the monitors' of file systems alone makes and removes no pools by it.
+    // The manager's part, with Ceph: whoever has the monitors' of file systems alone makes and
+    // removes no pools by it.
     for caps in ["allow service fs rw", "allow service fs rw, allow service mds rw"] {
         assert!(!goes(caps, rm("a")) && !goes(caps, json!({"prefix": "fs volume ls"})), "{caps}");
     }
     assert!(goes("allow service mgr rw", json!({"prefix": "fs volume ls"})));
-    // Who has it from the manager's capabilities, as ceph-csi's users do, removes what he made, but for what is not his to see.
+    // Who has it from the manager's capabilities, as ceph-csi's users do, removes what he made, but
+    // for what is not his to see.
     let mut state = state;
-    let user = "[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"allow rw\"\n";
+    let user =
+        "[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"allow rw\"\n";
     Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
-    for (mon, vol, may) in [("allow r", "b", true), ("allow r fsname=a", "a", true), ("allow r fsname=a", "b", false)] {
+    for (mon, vol, may) in
+        [("allow r", "b", true), ("allow r fsname=a", "a", true), ("allow r fsname=a", "b", false)]
+    {
         assert_eq!(ruling(&state, mon, &rm(vol)).0 == 0, may, "{mon}: {vol}");
     }
 }
@@ -490,8 +587,10 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
         log_end: 0,
         marked: false,
     };
-    let (addrs, entropy): (_, crate::Entropy) = (AddrVec::default(), Box::new(|out: &mut [u8]| out.fill(1)));
-    let opening = crate::Opening { stored, name: "a".into(), addrs, seeds: vec![], now, boot: 1, entropy };
+    let (addrs, entropy): (_, crate::Entropy) =
+        (AddrVec::default(), Box::new(|out: &mut [u8]| out.fill(1)));
+    let opening =
+        crate::Opening { stored, name: "a".into(), addrs, seeds: vec![], now, boot: 1, entropy };
     let mut mon = Mon::open(opening).unwrap();
     mon.auth_safe = true;
     mon.state.fsmap = with_file_systems().fsmap;
@@ -502,7 +601,8 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
         ("one-command", "allow command \"fs ls\""),
     ] {
         let caps = spirula_auth::db::caps_of_words(&["mon".to_owned(), caps.to_owned()]).unwrap();
-        let key = spirula_auth::CryptoKey::new(spirula_auth::KeyType::Aes256k, now, &[7; 32]).unwrap();
+        let key =
+            spirula_auth::CryptoKey::new(spirula_auth::KeyType::Aes256k, now, &[7; 32]).unwrap();
         let entity = format!("client.{id}").parse().unwrap();
         Arc::make_mut(&mut mon.state.auth).get_or_create(&entity, caps, key).unwrap();
     }
@@ -512,7 +612,8 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
         mon.open_session(conn, Peer { id: id.into(), ..peer(kind) });
         let cmd = vec![json!({"prefix": prefix}).to_string()];
         let mut out = Vec::new();
-        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }.into_message(1);
+        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }
+            .into_message(1);
         mon.on_read(conn, &m, &mut out).unwrap();
         let Some(MonEffect::Send(_, m)) = out.pop() else { panic!("no answer") };
         String::from_utf8(MMonCommandAck::from_message(&m).unwrap().output.to_vec()).unwrap()
@@ -552,7 +653,8 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
         conn += 2;
         mon.open_session(conn, Peer { id: id.into(), ..peer(kind) });
         let cmd = vec![json!({"prefix": "fs status"}).to_string()];
-        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }.into_message(1);
+        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }
+            .into_message(1);
         let mut out = Vec::new();
         mon.ask_manager(crate::quorum::Ask { conn, message: m, via: None }, &mut out);
         mon.proxy = crate::proxy::Proxy::default();
@@ -570,14 +672,16 @@ fn commands_show_no_file_systems_that_the_asker_may_not_see() {
     assert_eq!(mon.only_fs(4711), (true, vec![]), "nobody");
 }
 
-/// What the manager serves, and what is refused by name, needs of a monitor the rights that it has in its own table.
+/// What the manager serves, and what is refused by name, needs of a monitor the rights that it has
+/// in its own table.
 #[test]
 fn commands_of_managers_need_their_rights_at_monitors() {
     let mut state = state();
     let one = |sig: &[&str], module: &str, perm: &str| {
         json!({"sig": sig, "help": "", "module": module, "perm": perm, "flags": 8}).to_string()
     };
-    state.mgr_commands = Arc::new(vec![one(&["pg", "stat"], "pg", "r"), one(&["osd", "scrub"], "osd", "rw")]);
+    state.mgr_commands =
+        Arc::new(vec![one(&["pg", "stat"], "pg", "r"), one(&["osd", "scrub"], "osd", "rw")]);
     let answer = |caps: &str, prefix: &str| {
         let caps = parsed(caps);
         let m = command(prefix).into_message(1);
@@ -587,27 +691,39 @@ fn commands_of_managers_need_their_rights_at_monitors() {
             other => panic!("{prefix}: {}", other.is_ok()),
         }
     };
-    for (prefix, module, perm) in [("pg stat", "pg", "r"), ("osd scrub", "osd", "rw"), ("balancer on", "mgr", "rw")] {
+    for (prefix, module, perm) in
+        [("pg stat", "pg", "r"), ("osd scrub", "osd", "rw"), ("balancer on", "mgr", "rw")]
+    {
         assert_eq!(answer(&only(module, perm), prefix), 0, "{prefix}");
         assert_eq!(answer(&format!("allow command \"{prefix}\""), prefix), 0, "{prefix}");
         for lacking in perm.chars() {
-            assert_eq!(answer(&all_but(module, lacking), prefix), errno::EACCES, "{prefix} without {lacking}");
+            assert_eq!(
+                answer(&all_but(module, lacking), prefix),
+                errno::EACCES,
+                "{prefix} without {lacking}"
+            );
         }
     }
     // It goes no further: the leader may know it meanwhile.
     assert_eq!(answer("allow *", "no such command"), errno::EINVAL);
 }
 
-/// What Ceph's manager serves may be had by capabilities for managers, as there, and by those for monitors.
+/// What Ceph's manager serves may be had by capabilities for managers, as there, and by those for
+/// monitors.
 #[test]
 fn what_monitors_serve_in_the_managers_place_goes_by_either_capabilities() {
     let goes = |mon: &str, mgr: &str, prefix: &str| {
         let mut state = state();
-        let user = format!("[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"{mgr}\"\n");
+        let user = format!(
+            "[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mgr = \"{mgr}\"\n"
+        );
         Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
         let caps = parsed(mon);
         let m = command(prefix).into_message(1);
-        matches!(decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m), Ok(Ruling::Go(_)))
+        matches!(
+            decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m),
+            Ok(Ruling::Go(_))
+        )
     };
     for (mon, mgr, prefix, may) in [
         ("allow r", "profile crash", "crash post", true),
@@ -631,13 +747,16 @@ fn what_monitors_serve_in_the_managers_place_goes_by_either_capabilities() {
     }
 }
 
-/// A manager may have monitors do for its clients what is its own with Ceph, and for nobody what is not; who is limited to some file
-/// systems does not come past that by the manager.
+/// A manager may have monitors do for its clients what is its own with Ceph, and for nobody what is
+/// not; who is limited to some file systems does not come past that by the manager.
 #[test]
 fn a_manager_passes_on_nothing_but_its_own_commands() {
     let mut state = state();
     let user = |name: &str, caps: &str| {
-        format!("[client.{name}]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"{caps}\"\n")
+        format!(
+            "[client.{name}]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \
+                \"{caps}\"\n"
+        )
     };
     let users = user("one", "allow rw fsname=a") + &user("all", "allow rw");
     Arc::make_mut(&mut state.auth).import(users.as_bytes()).unwrap();
@@ -649,7 +768,13 @@ fn a_manager_passes_on_nothing_but_its_own_commands() {
     let answer = |who: &str, cmd: serde_json::Value| {
         let asker = crate::event::Peer { id: who.to_owned(), ..peer(EntityType::Client) };
         let asker = crate::quorum::carried_peer(&asker);
-        let run = MonRun { id: 9, asker, limited: true, cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+        let run = MonRun {
+            id: 9,
+            asker,
+            limited: true,
+            cmd: vec![cmd.to_string()],
+            input: bytes::Bytes::new(),
+        };
         match rule(&Access::Everything, &peer(EntityType::Mgr), &state, run.into_message(1)) {
             Ok(Ruling::Go(_)) => 0,
             Ok(Ruling::Refused(Some(m))) => -MonRan::from_message(&m).unwrap().result,
@@ -658,13 +783,23 @@ fn a_manager_passes_on_nothing_but_its_own_commands() {
     };
     let remove = |name: &str| json!({"prefix": "fs volume rm", "vol_name": name});
     let asker = crate::quorum::carried_peer(&peer(EntityType::Client));
-    let run = MonRun { id: 9, asker, limited: false, cmd: vec![remove("a").to_string()], input: bytes::Bytes::new() };
-    let by_client = rule(&Access::Everything, &peer(EntityType::Client), &state, run.into_message(1));
+    let run = MonRun {
+        id: 9,
+        asker,
+        limited: false,
+        cmd: vec![remove("a").to_string()],
+        input: bytes::Bytes::new(),
+    };
+    let by_client =
+        rule(&Access::Everything, &peer(EntityType::Client), &state, run.into_message(1));
     assert!(matches!(by_client, Ok(Ruling::Refused(None))), "it is no manager");
     assert_eq!(answer("one", remove("a")), 0);
     assert_eq!(answer("one", remove("b")), errno::EPERM);
     assert_eq!(answer("all", remove("b")), 0);
-    assert_eq!(answer("all", json!({"prefix": "auth get", "entity": "client.admin"})), errno::EACCES);
+    assert_eq!(
+        answer("all", json!({"prefix": "auth get", "entity": "client.admin"})),
+        errno::EACCES
+    );
     assert_eq!(answer("all", json!({"prefix": "osd out", "ids": ["1"]})), errno::EACCES);
     assert_eq!(answer("all", json!("osd purge")), errno::EINVAL);
 }
@@ -674,10 +809,12 @@ fn a_manager_passes_on_nothing_but_its_own_commands() {
 fn every_command_of_managers_that_monitors_serve_is_in_their_table() {
     for c in managers::commands() {
         let words = spirula_settings::common::words(c.sig);
-        let spec = commands::specs().find(|s| s.prefix() == words).unwrap_or_else(|| panic!("{words}"));
+        let spec =
+            commands::specs().find(|s| s.prefix() == words).unwrap_or_else(|| panic!("{words}"));
         assert_eq!(spec.perm.contains('w'), c.perm.contains('w'), "{words}");
         let names = |sig: &str| -> BTreeSet<String> {
-            let of = |w: &str| w.split(',').find_map(|p| p.strip_prefix("name=")).map(str::to_owned);
+            let of =
+                |w: &str| w.split(',').find_map(|p| p.strip_prefix("name=")).map(str::to_owned);
             sig.split_whitespace().filter_map(of).collect()
         };
         assert_eq!(names(spec.sig), names(c.sig), "{words}");

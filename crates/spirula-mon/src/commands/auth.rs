@@ -1,6 +1,9 @@
-//! `ceph auth …`: the table of users. What each command means is [`spirula_auth::db`]'s; here are arguments and output.
+//! `ceph auth …`: the table of users. What each command means is [`spirula_auth::db`]'s; here are
+//! arguments and output.
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, stream, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, stream, text_or_json,
+};
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_auth::db::{self, AuthDb, DbError, User, user_json};
@@ -12,7 +15,14 @@ use spirula_types::{EntityType, OsdId};
 use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "auth ls", help: "list authentication state", module: "auth", perm: "rx", flags: 0, run: ls },
+    CommandSpec {
+        sig: "auth ls",
+        help: "list authentication state",
+        module: "auth",
+        perm: "rx",
+        flags: 0,
+        run: ls,
+    },
     CommandSpec {
         sig: "auth list",
         help: "list authentication state",
@@ -62,24 +72,32 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: get_key,
     },
     CommandSpec {
-        sig: "auth add name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
-        help: "add auth info for <entity> from input file, or random key if no input is given, and/or any caps specified in the command",
+        sig: "auth add name=entity,type=CephString name=caps,type=CephString,n=N,req=false \
+            name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        help: "add auth info for <entity> from input file, or random key if no input is given, \
+            and/or any caps specified in the command",
         module: "auth",
         perm: "rwx",
         flags: 0,
         run: add,
     },
     CommandSpec {
-        sig: "auth get-or-create name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
-        help: "add auth info for <entity> from input file, or random key if no input given, and/or any caps specified in the command",
+        sig: "auth get-or-create name=entity,type=CephString \
+            name=caps,type=CephString,n=N,req=false \
+            name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        help: "add auth info for <entity> from input file, or random key if no input given, and/or \
+            any caps specified in the command",
         module: "auth",
         perm: "rwx",
         flags: 0,
         run: get_or_create,
     },
     CommandSpec {
-        sig: "auth get-or-create-key name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
-        help: "get, or add, key for <name> from system/caps pairs specified in the command.  If key already exists, any given caps must match the existing caps for that key.",
+        sig: "auth get-or-create-key name=entity,type=CephString \
+            name=caps,type=CephString,n=N,req=false \
+            name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        help: "get, or add, key for <name> from system/caps pairs specified in the command.  If \
+            key already exists, any given caps must match the existing caps for that key.",
         module: "auth",
         perm: "rwx",
         flags: 0,
@@ -118,7 +136,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: import,
     },
     CommandSpec {
-        sig: "auth rotate name=entity,type=CephString name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        sig: "auth rotate name=entity,type=CephString \
+            name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
         help: "rotate entity key",
         module: "auth",
         perm: "rwx",
@@ -126,7 +145,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rotate,
     },
     CommandSpec {
-        sig: "auth get-or-create-pending name=entity,type=CephString name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        sig: "auth get-or-create-pending name=entity,type=CephString \
+            name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
         help: "generate and/or retrieve existing pending key (rotated into place on first use)",
         module: "auth",
         perm: "rwx",
@@ -151,7 +171,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
     CommandSpec {
         sig: "auth wipe-rotating-service-keys",
-        help: "make every ticket worthless and draw new keys for all services; clients come in again with their own keys",
+        help: "make every ticket worthless and draw new keys for all services; clients come in \
+            again with their own keys",
         module: "auth",
         perm: "rwx",
         flags: 0,
@@ -176,7 +197,9 @@ pub(super) fn new_entity(args: &Args) -> Result<EntityId, (i32, String)> {
 fn may_be_made(name: &EntityId) -> Result<(), (i32, String)> {
     let fits = match name.kind() {
         EntityType::Client => true,
-        EntityType::Osd => name.id().parse::<OsdId>().is_ok_and(|o| o >= 0 && o.to_string() == name.id()),
+        EntityType::Osd => {
+            name.id().parse::<OsdId>().is_ok_and(|o| o >= 0 && o.to_string() == name.id())
+        }
         // The monitors' common key has no name.
         EntityType::Mon => name.id().is_empty() || is_daemon_name(name.id()),
         _ => is_daemon_name(name.id()),
@@ -189,9 +212,13 @@ pub(super) fn table<'a>(ctx: &'a mut CommandCtx<'_>) -> &'a mut AuthDb {
     Arc::make_mut(&mut ctx.work.state.auth)
 }
 
-/// A new key of the type asked for. Unasked, our daemons get `aes256k`, clients and metadata servers `aes`, which
-/// those of 16.2 and 18.2 know.
-pub(super) fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> Result<CryptoKey, (i32, String)> {
+/// A new key of the type asked for. Unasked, our daemons get `aes256k`, clients and metadata
+/// servers `aes`, which those of 16.2 and 18.2 know.
+pub(super) fn new_key(
+    ctx: &CommandCtx<'_>,
+    args: &Args,
+    entity: &EntityId,
+) -> Result<CryptoKey, (i32, String)> {
     let key_type = match args.opt_str("key_type") {
         Some(text) => text.parse().map_err(|e| (EINVAL, e))?,
         None if entity.is_own_daemon() => KeyType::Aes256k,
@@ -200,8 +227,17 @@ pub(super) fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> R
     Ok(CryptoKey::generate(key_type, ctx.work.now, &mut stream(ctx)?))
 }
 
-pub(super) fn keyring_out(ctx: &CommandCtx<'_>, entity: &EntityId, user: &User, with_caps: bool) -> CommandResult {
-    text_or_json(ctx, || keyring::section(entity, user, with_caps), || json!([user_json(entity, user)]))
+pub(super) fn keyring_out(
+    ctx: &CommandCtx<'_>,
+    entity: &EntityId,
+    user: &User,
+    with_caps: bool,
+) -> CommandResult {
+    text_or_json(
+        ctx,
+        || keyring::section(entity, user, with_caps),
+        || json!([user_json(entity, user)]),
+    )
 }
 
 fn key_out(ctx: &CommandCtx<'_>, key: &CryptoKey, end: &str) -> CommandResult {
@@ -211,7 +247,8 @@ fn key_out(ctx: &CommandCtx<'_>, key: &CryptoKey, end: &str) -> CommandResult {
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let db = &ctx.work.state.auth;
-    let rs = if db.is_empty() { "no installed auth entries!\n" } else { "installed auth entries:\n" };
+    let rs =
+        if db.is_empty() { "no installed auth entries!\n" } else { "installed auth entries:\n" };
     // In JSON the answer says it itself.
     let rs = if ctx.format.is_json() { String::new() } else { format!("{rs}\n") };
     text_or_json(ctx, || db.list_text(), || db.list_json()).with_rs(rs)
@@ -229,7 +266,8 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn export(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let db = &ctx.work.state.auth;
     if !args.has("entity") {
-        return text_or_json(ctx, || db.export_text(), || db.export_json()).with_rs("exported master keyring");
+        return text_or_json(ctx, || db.export_text(), || db.export_json())
+            .with_rs("exported master keyring");
     }
     let run = || -> Outcome {
         let name = entity(args)?;
@@ -290,8 +328,11 @@ fn caps(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = entity(args)?;
-        let text =
-            if table(ctx).remove(&name) { "updated".to_owned() } else { format!("entity {name} does not exist") };
+        let text = if table(ctx).remove(&name) {
+            "updated".to_owned()
+        } else {
+            format!("entity {name} does not exist")
+        };
         Ok(CommandResult::ok(text))
     };
     settle(run())

@@ -1,6 +1,8 @@
 //! `ceph config …` and `ceph config-key …`.
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json,
+};
 use crate::config::{ChangeSet, ConfigDb, Traits, valid_section};
 use crate::mon::CommandCtx;
 use crate::options;
@@ -18,7 +20,8 @@ use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
-        sig: "config set name=who,type=CephString name=name,type=CephString name=value,type=CephString name=force,type=CephBool,req=false",
+        sig: "config set name=who,type=CephString name=name,type=CephString \
+            name=value,type=CephString name=force,type=CephBool,req=false",
         help: "Set a configuration option for one or more entities",
         module: "config",
         perm: "rw",
@@ -145,7 +148,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: key_exists,
     },
-    CommandSpec { sig: "config-key ls", help: "list keys", module: "config-key", perm: "r", flags: 0, run: key_ls },
+    CommandSpec {
+        sig: "config-key ls",
+        help: "list keys",
+        module: "config-key",
+        perm: "r",
+        flags: 0,
+        run: key_ls,
+    },
     CommandSpec {
         sig: "config-key list",
         help: "list keys",
@@ -168,16 +178,16 @@ pub(super) const SPECS: &[CommandSpec] = &[
 const KEY_NAME_MAX: usize = 4096;
 /// Longest value of a config-key.
 const KEY_VALUE_MAX: usize = 65_536;
-/// Bytes of all config-keys, about, from which on only administrators add to them: monitors have them in memory, and some profiles may
-/// set keys without end.
+/// Bytes of all config-keys, about, from which on only administrators add to them: monitors have
+/// them in memory, and some profiles may set keys without end.
 const KEYS_MADE_MAX: usize = 16 << 20;
-/// Of these, those whose names begin alike, up to the first `/`: what a user may set is below such a name, so that it leaves to others
-/// what they need.
+/// Of these, those whose names begin alike, up to the first `/`: what a user may set is below such
+/// a name, so that it leaves to others what they need.
 const KEYS_ALIKE_MAX: usize = 4 << 20;
 /// The same for administrators.
 const KEYS_MAX: usize = 64 << 20;
-/// What a key takes beside its name and value, bytes, about. All keys are gone through for each that is set: with this much there are
-/// some ten thousand at most below one name.
+/// What a key takes beside its name and value, bytes, about. All keys are gone through for each
+/// that is set: with this much there are some ten thousand at most below one name.
 const KEY_COST: usize = 400;
 
 /// What keys count against what they may have altogether.
@@ -187,16 +197,23 @@ fn cost<'a>(keys: impl Iterator<Item = (&'a String, &'a Bytes)>) -> usize {
 
 fn section(args: &Args) -> Result<String, (i32, String)> {
     let who = args.str("who");
-    if valid_section(&who) { Ok(who) } else { Err((EINVAL, format!("unrecognized config target '{who}'"))) }
+    if valid_section(&who) {
+        Ok(who)
+    } else {
+        Err((EINVAL, format!("unrecognized config target '{who}'")))
+    }
 }
 
-/// Checks a value against the option of that name. What says where the cluster is, or must be known before a monitor
-/// can be asked, is not for the monitors to store.
+/// Checks a value against the option of that name. What says where the cluster is, or must be known
+/// before a monitor can be asked, is not for the monitors to store.
 fn normal_value(name: &str, value: &str, force: bool) -> Result<(String, String), (i32, String)> {
     if stays_in_files(&options::normal_name(name)) {
         return Err((
             EINVAL,
-            format!("{name} cannot be stored by the monitors: it belongs into the file or on the command line"),
+            format!(
+                "{name} cannot be stored by the monitors: it belongs into the file or on the \
+                    command line"
+            ),
         ));
     }
     match options::find(name) {
@@ -217,10 +234,12 @@ fn stays_in_files(name: &str) -> bool {
 fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let who = section(args)?;
-        let (name, value) = normal_value(&args.str("name"), &args.str("value"), args.bool("force"))?;
+        let (name, value) =
+            normal_value(&args.str("name"), &args.str("value"), args.bool("force"))?;
         let now = ctx.work.now;
         let ignored = options::find(&name).is_some_and(options::OptionDef::is_ignored);
-        let note = if ignored { format!("{name} has no effect in this version") } else { String::new() };
+        let note =
+            if ignored { format!("{name} has no effect in this version") } else { String::new() };
         Arc::make_mut(&mut ctx.work.state.config).change(now, "", vec![(who, name, Some(value))]);
         Ok(CommandResult::ok(note))
     };
@@ -278,13 +297,15 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let state = &ctx.work.state;
         let mut place = None;
-        let set = state.config.effective(&who, Traits::of(&state.osdmap.crush, &who, "", &mut place));
+        let set =
+            state.config.effective(&who, Traits::of(&state.osdmap.crush, &who, "", &mut place));
         let Some(key) = args.opt_str("key") else {
             let text = || table(set.iter().map(|(n, (v, s))| (*s, *n, Cow::Borrowed(&**v))), false);
             let value = || {
                 let one = |(n, (v, s)): (&&str, &(Cow<'_, str>, &str))| {
                     let (section, mask) = split_mask(s);
-                    let mask = mask.split_once(':').map_or_else(|| json!({}), |(k, m)| json!({ k: m }));
+                    let mask =
+                        mask.split_once(':').map_or_else(|| json!({}), |(k, m)| json!({ k: m }));
                     (
                         (*n).to_owned(),
                         json!({"value": v, "section": section, "mask": mask, "can_update_at_runtime": runtime(n)}),
@@ -385,7 +406,10 @@ fn assimilate(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
             continue;
         }
         let Some((name, value)) = line.split_once('=') else {
-            return CommandResult::err(EINVAL, format!("line {}: neither section nor option: '{line}'", n + 1));
+            return CommandResult::err(
+                EINVAL,
+                format!("line {}: neither section nor option: '{line}'", n + 1),
+            );
         };
         let (name, value) = (options::normal_name(name), value.trim());
         match normal_value(&name, value, false) {
@@ -458,7 +482,9 @@ fn reset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     }
     // Undone last to first; only the oldest value of each option counts.
     let mut edits: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
-    for change in config.history.iter().rev().take_while(|h| h.version > num).flat_map(|h| &h.changes) {
+    for change in
+        config.history.iter().rev().take_while(|h| h.version > num).flat_map(|h| &h.changes)
+    {
         if let Some((who, name)) = change.section_and_option() {
             edits.insert((who.to_owned(), name.to_owned()), change.old.clone());
         }
@@ -471,7 +497,8 @@ fn reset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn minimal_conf(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let fsid = ctx.mon.fsid();
-    let hosts: Vec<String> = ctx.work.state.monmap.iter().map(|(_, m)| m.addrs.to_string()).collect();
+    let hosts: Vec<String> =
+        ctx.work.state.monmap.iter().map(|(_, m)| m.addrs.to_string()).collect();
     CommandResult::data(format!(
         "# minimal ceph.conf for {fsid}\n[global]\n\tfsid = {fsid}\n\tmon_host = {}\n",
         hosts.join(" ")
@@ -482,16 +509,19 @@ fn missing(key: &str) -> CommandResult {
     CommandResult::err(ENOENT, format!("key '{key}' doesn't exist"))
 }
 
-/// Keys of the monitors' own begin so: whoever may write others could grant a token what it was not made for, or end fences.
+/// Keys of the monitors' own begin so: whoever may write others could grant a token what it was not
+/// made for, or end fences.
 const OWN_KEYS: &str = "spirula/";
 
 /// The refusal of a key that is the monitors' own.
 fn own_key(key: &str) -> Option<CommandResult> {
-    let why = || format!("keys that begin with '{OWN_KEYS}' are the monitors' own; choose another name");
+    let why =
+        || format!("keys that begin with '{OWN_KEYS}' are the monitors' own; choose another name");
     key.starts_with(OWN_KEYS).then(|| CommandResult::err(EPERM, why()))
 }
 
-/// The options that are set, as keys: where Ceph's monitors keep them, so that tools look for them there.
+/// The options that are set, as keys: where Ceph's monitors keep them, so that tools look for them
+/// there.
 fn option_keys(ctx: &CommandCtx<'_>) -> impl Iterator<Item = (String, Bytes)> {
     let rows = ctx.work.state.config.rows();
     rows.map(|(who, name, value)| (format!("config/{who}/{name}"), Bytes::from(value.into_owned())))
@@ -530,7 +560,8 @@ fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(
             27,
             format!(
-                "error: entry size limited to {KEY_VALUE_MAX} bytes. Use 'mon config key max entry size' to manually adjust"
+                "error: entry size limited to {KEY_VALUE_MAX} bytes. Use 'mon config key max entry \
+                    size' to manually adjust"
             ),
         );
     }
@@ -543,27 +574,36 @@ fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let too_many = |keys: usize, most: usize| keys - before + after > most;
     let most = if any { KEYS_MAX } else { KEYS_MADE_MAX };
     if grows && too_many(cost(kv.iter()), most) {
-        let text = format!("there are {} keys already, which may have {} MiB altogether", kv.len(), most >> 20);
+        let text = format!(
+            "there are {} keys already, which may have {} MiB altogether",
+            kv.len(),
+            most >> 20
+        );
         return CommandResult::err(ENOSPC, text);
     }
     let begins = key.split_inclusive('/').next().unwrap_or_default();
     let alike = kv.range(begins.to_owned()..).take_while(|(k, _)| k.starts_with(begins));
     if grows && !any && too_many(cost(alike), KEYS_ALIKE_MAX) {
-        let text = format!("there are many keys '{begins}…' already, which may have {} MiB", KEYS_ALIKE_MAX >> 20);
+        let text = format!(
+            "there are many keys '{begins}…' already, which may have {} MiB",
+            KEYS_ALIKE_MAX >> 20
+        );
         return CommandResult::err(ENOSPC, text);
     }
     Arc::make_mut(&mut ctx.work.state.kv).insert(key.clone(), value);
     CommandResult::ok(format!("set {key}"))
 }
 
-/// May who asks set whatever key it likes? Who is no user and no client may: it is of this cluster's own; and everybody where
-/// there is no authentication. A client whose user is gone may not. Nor may, for this, who may from some network only: where a request
-/// comes from is not told here, and the smaller share is enough for whoever needs such a bound.
+/// May who asks set whatever key it likes? Who is no user and no client may: it is of this
+/// cluster's own; and everybody where there is no authentication. A client whose user is gone may
+/// not. Nor may, for this, who may from some network only: where a request comes from is not told
+/// here, and the smaller share is enough for whoever needs such a bound.
 fn sets_any_key(ctx: &CommandCtx<'_>) -> bool {
     let name = ctx.peer.auth_name();
     let user = name.parse::<EntityId>().ok().and_then(|entity| ctx.work.state.auth.get(&entity));
     let Some(user) = user else { return !ctx.mon.auth_safe || ctx.peer.kind != EntityType::Client };
-    let caps = user.caps.get("mon").and_then(|text| text.parse::<MonCaps>().ok()).unwrap_or_default();
+    let caps =
+        user.caps.get("mon").and_then(|text| text.parse::<MonCaps>().ok()).unwrap_or_default();
     caps.allows(&MonAccess {
         entity: &name,
         service: "config-key",
@@ -592,7 +632,11 @@ fn key_exists(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if let Some(refused) = own_key(&key) {
         return refused;
     }
-    if value_of(ctx, &key).is_some() { CommandResult::ok(format!("key '{key}' exists")) } else { missing(&key) }
+    if value_of(ctx, &key).is_some() {
+        CommandResult::ok(format!("key '{key}' exists"))
+    } else {
+        missing(&key)
+    }
 }
 
 fn key_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {

@@ -20,11 +20,13 @@ use std::sync::Arc;
 const PREFIX: &str = "mgr/crash/crash/";
 /// Longest report taken, bytes.
 const REPORT_MAX: usize = 256 << 10;
-/// Most values in a report, and how deep they are in one another: in memory each takes far more than the two bytes that it may have as
-/// text, and all reports are read whenever somebody lists them. What daemons write has some hundred.
+/// Most values in a report, and how deep they are in one another: in memory each takes far more
+/// than the two bytes that it may have as text, and all reports are read whenever somebody lists
+/// them. What daemons write has some hundred.
 const VALUES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
-/// Most reports kept, and their bytes; the oldest go first, and before them those of a time that is to come. All of them can be archived in one entry of the monitors' log.
+/// Most reports kept, and their bytes; the oldest go first, and before them those of a time that is
+/// to come. All of them can be archived in one entry of the monitors' log.
 const REPORTS_MAX: usize = 1000;
 const REPORTS_BYTES: usize = 6 << 20;
 /// A clock of another host may be ahead by so much, seconds.
@@ -43,7 +45,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: ls,
     },
-    CommandSpec { sig: "crash ls-new", help: "Show new crash dumps", module: "mgr", perm: "r", flags: 0, run: ls_new },
+    CommandSpec {
+        sig: "crash ls-new",
+        help: "Show new crash dumps",
+        module: "mgr",
+        perm: "r",
+        flags: 0,
+        run: ls_new,
+    },
     CommandSpec {
         sig: "crash info name=id,type=CephString",
         help: "show crash dump metadata",
@@ -138,7 +147,8 @@ impl Noted {
             "" => otherwise.to_owned(),
             text => text.chars().take(WORD_MAX).collect(),
         };
-        let (who, host) = (word("entity_name", "unidentified daemon"), word("utsname_hostname", "(unknown)"));
+        let (who, host) =
+            (word("entity_name", "unidentified daemon"), word("utsname_hostname", "(unknown)"));
         let line = format!("{who} crashed on host {host} at {}", word("timestamp", ""));
         Some(Self { stamp: crash.stamp, is_new: crash.is_new(), cost: cost(report), line })
     }
@@ -213,9 +223,14 @@ fn report(kv: &Kv, id: &str) -> Option<Crash> {
     Crash::of(id, kv.get(&format!("{PREFIX}{id}"))?)
 }
 
-/// Those reports that are wanted, oldest first, read whole. What cannot be read as one (somebody set the key by hand) is left out.
+/// Those reports that are wanted, oldest first, read whole. What cannot be read as one (somebody
+/// set the key by hand) is left out.
 fn crashes(kv: &Kv, wanted: impl Fn(&Noted) -> bool) -> Vec<Crash> {
-    by_age(kv).into_iter().filter(|(_, noted)| wanted(noted)).filter_map(|(id, _)| report(kv, id)).collect()
+    by_age(kv)
+        .into_iter()
+        .filter(|(_, noted)| wanted(noted))
+        .filter_map(|(id, _)| report(kv, id))
+        .collect()
 }
 
 /// Reports that nobody has archived, of the last two weeks: one line each, for `health`.
@@ -261,7 +276,10 @@ fn found(ctx: &CommandCtx<'_>, args: &Args) -> Result<Crash, (i32, String)> {
 }
 
 fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    settle(found(ctx, args).map(|c| CommandResult::data(to_python_pretty(&Value::Object(c.fields)) + "\n")))
+    settle(
+        found(ctx, args)
+            .map(|c| CommandResult::data(to_python_pretty(&Value::Object(c.fields)) + "\n")),
+    )
 }
 
 fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
@@ -273,14 +291,18 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         if ctx.input.len() > REPORT_MAX {
             return Err((
                 E2BIG,
-                format!("a crash report may have {REPORT_MAX} bytes, this one has {}", ctx.input.len()),
+                format!(
+                    "a crash report may have {REPORT_MAX} bytes, this one has {}",
+                    ctx.input.len()
+                ),
             ));
         }
         if !is_plain(ctx.input, 0) {
             return Err((
                 E2BIG,
                 format!(
-                    "a crash report may have {VALUES_MAX} values, {DEPTH_MAX} deep in one another; this one has more"
+                    "a crash report may have {VALUES_MAX} values, {DEPTH_MAX} deep in one another; \
+                        this one has more"
                 ),
             ));
         }
@@ -297,7 +319,9 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         }
         let stamp = text("timestamp").unwrap_or_default();
         if UTime::from_iso(stamp).is_none() {
-            return Err(bad(&format!("\"timestamp\" is '{stamp}', should be like 2026-11-21T15:24:12.130085Z")));
+            return Err(bad(&format!(
+                "\"timestamp\" is '{stamp}', should be like 2026-11-21T15:24:12.130085Z"
+            )));
         }
         let key = format!("{PREFIX}{id}");
         let kv = Arc::make_mut(&mut ctx.work.state.kv);
@@ -334,12 +358,19 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn prune(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let keep = args.str("keep");
     let Some(seconds) = keep.parse::<u32>().ok().and_then(|d| d.checked_mul(86_400)) else {
-        return CommandResult::err(EINVAL, format!("keep must be a number of days from 0 to 49710, not '{keep}'"));
+        return CommandResult::err(
+            EINVAL,
+            format!("keep must be a number of days from 0 to 49710, not '{keep}'"),
+        );
     };
     let oldest = ctx.work.now.sec.saturating_sub(seconds);
     let kv = Arc::make_mut(&mut ctx.work.state.kv);
-    let old: Vec<String> =
-        kv.crashes().iter().filter(|(_, c)| c.stamp.sec < oldest).map(|(id, _)| id.clone()).collect();
+    let old: Vec<String> = kv
+        .crashes()
+        .iter()
+        .filter(|(_, c)| c.stamp.sec < oldest)
+        .map(|(id, _)| id.clone())
+        .collect();
     for id in old {
         kv.remove(&format!("{PREFIX}{id}"));
     }
@@ -389,7 +420,10 @@ fn stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn json_report(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let hours = args.str("hours");
     let Some(seconds) = hours.parse::<u32>().ok().and_then(|h| h.checked_mul(3600)) else {
-        return CommandResult::err(EINVAL, format!("hours must be from 0 to 1193046, not '{hours}'"));
+        return CommandResult::err(
+            EINVAL,
+            format!("hours must be from 0 to 1193046, not '{hours}'"),
+        );
     };
     let since = ctx.work.now.sec.saturating_sub(seconds);
     let mut by_program: BTreeMap<String, u64> = BTreeMap::new();

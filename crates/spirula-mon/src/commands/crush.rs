@@ -1,12 +1,16 @@
 //! The CRUSH hierarchy: buckets, items, weights, classes.
 
 use super::osd::osd_list;
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json,
+};
 use crate::mon::CommandCtx;
 use serde_json::{Value, json};
 use spirula_crush::{CrushError, Location, parse_location, weight_from_f64};
 use spirula_format::general;
-use spirula_types::errno::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOTEMPTY, EOVERFLOW, EPERM, ERANGE};
+use spirula_types::errno::{
+    E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOTEMPTY, EOVERFLOW, EPERM, ERANGE,
+};
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
@@ -18,7 +22,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: set_map,
     },
     CommandSpec {
-        sig: "osd crush set name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0 name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
+        sig: "osd crush set name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0 \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
         help: "update crushmap position and weight for <name> to <weight> with location <args>",
         module: "osd",
         perm: "rw",
@@ -26,15 +31,19 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: set,
     },
     CommandSpec {
-        sig: "osd crush add name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0 name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
-        help: "add or update crushmap position and weight for <name> with <weight> and location <args>",
+        sig: "osd crush add name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0 \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
+        help: "add or update crushmap position and weight for <name> with <weight> and location \
+            <args>",
         module: "osd",
         perm: "rw",
         flags: 0,
         run: add,
     },
     CommandSpec {
-        sig: "osd crush create-or-move name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0 name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
+        sig: "osd crush create-or-move name=id,type=CephOsdName \
+            name=weight,type=CephFloat,range=0.0 \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
         help: "create entry or move existing entry for <name> <weight> at/to location <args>",
         module: "osd",
         perm: "rw",
@@ -42,7 +51,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: create_or_move,
     },
     CommandSpec {
-        sig: "osd crush add-bucket name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=type,type=CephString name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=],req=false",
+        sig: "osd crush add-bucket name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=type,type=CephString \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=],req=false",
         help: "add no-parent (probably root) crush bucket <name> of type <type> to location <args>",
         module: "osd",
         perm: "rw",
@@ -50,7 +61,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: add_bucket,
     },
     CommandSpec {
-        sig: "osd crush rename-bucket name=srcname,type=CephString,goodchars=[A-Za-z0-9-_.] name=dstname,type=CephString,goodchars=[A-Za-z0-9-_.]",
+        sig: "osd crush rename-bucket name=srcname,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=dstname,type=CephString,goodchars=[A-Za-z0-9-_.]",
         help: "rename bucket <srcname> to <dstname>",
         module: "osd",
         perm: "rw",
@@ -58,7 +70,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rename_bucket,
     },
     CommandSpec {
-        sig: "osd crush move name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
+        sig: "osd crush move name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
         help: "move existing entry for <name> to location <args>",
         module: "osd",
         perm: "rw",
@@ -66,7 +79,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: r#move,
     },
     CommandSpec {
-        sig: "osd crush swap-bucket name=source,type=CephString,goodchars=[A-Za-z0-9-_.] name=dest,type=CephString,goodchars=[A-Za-z0-9-_.] name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd crush swap-bucket name=source,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=dest,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "swap existing bucket contents from (orphan) bucket <source> and <target>",
         module: "osd",
         perm: "rw",
@@ -74,7 +89,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: swap,
     },
     CommandSpec {
-        sig: "osd crush link name=name,type=CephString name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
+        sig: "osd crush link name=name,type=CephString \
+            name=args,type=CephString,n=N,goodchars=[A-Za-z0-9-_.=]",
         help: "link existing entry for <name> under location <args>",
         module: "osd",
         perm: "rw",
@@ -82,7 +98,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: link,
     },
     CommandSpec {
-        sig: "osd crush rm name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
+        sig: "osd crush rm name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
         help: "remove <name> from crush map (everywhere, or just at <ancestor>)",
         module: "osd",
         perm: "rw",
@@ -90,7 +107,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rm,
     },
     CommandSpec {
-        sig: "osd crush remove name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
+        sig: "osd crush remove name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
         help: "remove <name> from crush map (everywhere, or just at <ancestor>)",
         module: "osd",
         perm: "rw",
@@ -98,7 +116,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rm,
     },
     CommandSpec {
-        sig: "osd crush unlink name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
+        sig: "osd crush unlink name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=ancestor,type=CephString,req=false,goodchars=[A-Za-z0-9-_.]",
         help: "unlink <name> from crush map (everywhere, or just at <ancestor>)",
         module: "osd",
         perm: "rw",
@@ -114,7 +133,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: reweight_all,
     },
     CommandSpec {
-        sig: "osd crush reweight name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=weight,type=CephFloat,range=0.0",
+        sig: "osd crush reweight name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=weight,type=CephFloat,range=0.0",
         help: "change <name>'s weight to <weight> in crush map",
         module: "osd",
         perm: "rw",
@@ -122,7 +142,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: reweight,
     },
     CommandSpec {
-        sig: "osd crush reweight-subtree name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=weight,type=CephFloat,range=0.0",
+        sig: "osd crush reweight-subtree name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=weight,type=CephFloat,range=0.0",
         help: "change all leaf items beneath <name> to <weight> in crush map",
         module: "osd",
         perm: "rw",
@@ -170,7 +191,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: class_rm,
     },
     CommandSpec {
-        sig: "osd crush class rename name=srcname,type=CephString,goodchars=[A-Za-z0-9-_] name=dstname,type=CephString,goodchars=[A-Za-z0-9-_]",
+        sig: "osd crush class rename name=srcname,type=CephString,goodchars=[A-Za-z0-9-_] \
+            name=dstname,type=CephString,goodchars=[A-Za-z0-9-_]",
         help: "rename crush device class <srcname> to <dstname>",
         module: "osd",
         perm: "rw",
@@ -241,7 +263,9 @@ fn place_text(place: &Location) -> String {
 
 fn weight(args: &Args) -> Result<(f64, u32), (i32, String)> {
     let w = args.float("weight").unwrap_or(0.0);
-    weight_from_f64(w).map(|fixed| (w, fixed)).ok_or_else(|| (E2BIG, format!("weight {w} is out of range")))
+    weight_from_f64(w)
+        .map(|fixed| (w, fixed))
+        .ok_or_else(|| (E2BIG, format!("weight {w} is out of range")))
 }
 
 fn item(ctx: &CommandCtx<'_>, name: &str) -> Result<i32, (i32, String)> {
@@ -263,7 +287,8 @@ fn place_osd(ctx: &mut CommandCtx<'_>, args: &Args, must_exist: bool) -> Outcome
             (
                 ENOENT,
                 format!(
-                    "unable to set item id {osd} name '{name}' weight {} at location {}: does not exist",
+                    "unable to set item id {osd} name '{name}' weight {} at location {}: does not \
+                        exist",
                     general(shown, 6),
                     place_text(&place)
                 ),
@@ -294,7 +319,10 @@ fn create_or_move(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (shown, fixed) = weight(args)?;
         let place = location(args)?;
         let name = format!("osd.{osd}");
-        let changed = ctx.work.edit_crush(|c| c.create_or_move(osd, fixed, &name, &place)).map_err(refusal)?;
+        let changed = ctx
+            .work
+            .edit_crush(|c| c.create_or_move(osd, fixed, &name, &place))
+            .map_err(refusal)?;
         let verb = if changed { "updating" } else { "updated" };
         Ok(CommandResult::ok(format!(
             "create-or-move {verb} item name '{name}' weight {} at location {} to crush map",
@@ -332,7 +360,8 @@ fn add_bucket(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn rename_bucket(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let (from, to) = (args.str("srcname"), args.str("dstname"));
-        let (has_from, has_to) = (ctx.work.osd().crush.item_id(&from), ctx.work.osd().crush.item_id(&to));
+        let (has_from, has_to) =
+            (ctx.work.osd().crush.item_id(&from), ctx.work.osd().crush.item_id(&to));
         if has_from.is_none() && has_to.is_some() {
             return Ok(CommandResult::ok(format!(
                 "bucket '{to}' already exists and '{from}' does not: nothing to rename"
@@ -347,7 +376,12 @@ fn rename_bucket(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn r#move(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("name");
-        let id = ctx.work.osd().crush.item_id(&name).ok_or_else(|| (ENOENT, format!("item {name} does not exist")))?;
+        let id = ctx
+            .work
+            .osd()
+            .crush
+            .item_id(&name)
+            .ok_or_else(|| (ENOENT, format!("item {name} does not exist")))?;
         let place = location(args)?;
         let moved = ctx.work.edit_crush(|c| c.move_item(&name, &place)).map_err(refusal)?;
         let verb = if moved { "moved" } else { "no need to move" };
@@ -366,7 +400,9 @@ fn swap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if ctx.work.osd().crush.is_linked(id) && !args.bool("yes_i_really_mean_it") {
             return Err((
                 EPERM,
-                format!("'{a}' is not an orphan bucket; pass --yes-i-really-mean-it to proceed anyway"),
+                format!(
+                    "'{a}' is not an orphan bucket; pass --yes-i-really-mean-it to proceed anyway"
+                ),
             ));
         }
         ctx.work.edit_crush(|c| c.swap_buckets(&a, &b)).map_err(refusal)?;
@@ -378,7 +414,12 @@ fn swap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn link(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("name");
-        let id = ctx.work.osd().crush.item_id(&name).ok_or_else(|| (ENOENT, format!("item {name} does not exist")))?;
+        let id = ctx
+            .work
+            .osd()
+            .crush
+            .item_id(&name)
+            .ok_or_else(|| (ENOENT, format!("item {name} does not exist")))?;
         let place = location(args)?;
         let already = ctx.work.osd().crush.weight_at(id, &place).is_some();
         if !already {
@@ -397,10 +438,14 @@ fn remove(ctx: &mut CommandCtx<'_>, args: &Args, unlink_only: bool) -> CommandRe
     let mut run = || -> Outcome {
         let name = args.str("name");
         let Some(id) = ctx.work.osd().crush.item_id(&name) else {
-            return Ok(CommandResult::ok(format!("device '{name}' does not appear in the crush map")));
+            return Ok(CommandResult::ok(format!(
+                "device '{name}' does not appear in the crush map"
+            )));
         };
         let ancestor = args.opt_str("ancestor");
-        ctx.work.edit_crush(|c| c.remove_item(&name, ancestor.as_deref(), unlink_only)).map_err(refusal)?;
+        ctx.work
+            .edit_crush(|c| c.remove_item(&name, ancestor.as_deref(), unlink_only))
+            .map_err(refusal)?;
         Ok(CommandResult::ok(format!("removed item id {id} name '{name}' from crush map")))
     };
     settle(run())
@@ -432,7 +477,10 @@ fn reweight(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let (shown, fixed) = weight(args)?;
         ctx.work.edit_crush(|c| c.set_item_weight(id, fixed)).map_err(refusal)?;
-        Ok(CommandResult::ok(format!("reweighted item id {id} name '{name}' to {} in crush map", general(shown, 6))))
+        Ok(CommandResult::ok(format!(
+            "reweighted item id {id} name '{name}' to {} in crush map",
+            general(shown, 6)
+        )))
     };
     settle(run())
 }
@@ -446,7 +494,10 @@ fn reweight_subtree(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let (shown, fixed) = weight(args)?;
         ctx.work.edit_crush(|c| c.set_subtree_weight(id, fixed)).map_err(refusal)?;
-        Ok(CommandResult::ok(format!("reweighted subtree id {id} name '{name}' to {} in crush map", general(shown, 6))))
+        Ok(CommandResult::ok(format!(
+            "reweighted subtree id {id} name '{name}' to {} in crush map",
+            general(shown, 6)
+        )))
     };
     settle(run())
 }
@@ -455,7 +506,9 @@ fn ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let name = args.str("node");
         let crush = &ctx.work.osd().crush;
-        let id = crush.item_id(&name).ok_or_else(|| (ENOENT, format!("node '{name}' does not exist")))?;
+        let id = crush
+            .item_id(&name)
+            .ok_or_else(|| (ENOENT, format!("node '{name}' does not exist")))?;
         let children = if id >= 0 { vec![id] } else { crush.children(id).to_vec() };
         let names: Vec<&str> = children.iter().filter_map(|c| crush.item_name(*c)).collect();
         Ok(text_or_json(ctx, || names.iter().map(|n| format!("{n}\n")).collect(), || json!(names)))
@@ -499,7 +552,8 @@ fn class_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn class_rename(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let (from, to) = (args.str("srcname"), args.str("dstname"));
-        let (has_from, has_to) = (ctx.work.osd().crush.class_id(&from), ctx.work.osd().crush.class_id(&to));
+        let (has_from, has_to) =
+            (ctx.work.osd().crush.class_id(&from), ctx.work.osd().crush.class_id(&to));
         if has_from.is_none() && has_to.is_some() {
             return Ok(CommandResult::ok(format!("already renamed to '{to}'")));
         }
@@ -513,7 +567,9 @@ fn get_class(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let osds = osd_list(ctx, &args.list("ids"))?;
         let class = |o: i32| ctx.work.osd().crush.class_of(o).unwrap_or_default();
-        let value = Value::Array(osds.iter().map(|o| json!({"osd": o, "device_class": class(*o)})).collect());
+        let value = Value::Array(
+            osds.iter().map(|o| json!({"osd": o, "device_class": class(*o)})).collect(),
+        );
         let text = || match osds.as_slice() {
             [one] => format!("{}\n", class(*one)),
             all => all.iter().map(|o| format!("osd.{o} {}\n", class(*o))).collect(),

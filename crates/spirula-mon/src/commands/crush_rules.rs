@@ -2,7 +2,9 @@
 
 use super::crush::refusal;
 use super::pool::pool_id;
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json,
+};
 use crate::mon::CommandCtx;
 use serde_json::{Value, json};
 use spirula_crush::{CrushError, weight_from_f64};
@@ -10,7 +12,14 @@ use spirula_crush::{RULE_REPLICATED, SimpleRule};
 use spirula_types::errno::{EBUSY, EINVAL, ENOENT};
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "osd crush rule ls", help: "list crush rules", module: "osd", perm: "r", flags: 0, run: ls },
+    CommandSpec {
+        sig: "osd crush rule ls",
+        help: "list crush rules",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: ls,
+    },
     CommandSpec {
         sig: "osd crush rule list",
         help: "list crush rules",
@@ -36,24 +45,35 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: dump,
     },
     CommandSpec {
-        sig: "osd crush rule create-replicated name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=root,type=CephString,goodchars=[A-Za-z0-9-_.] name=type,type=CephString,goodchars=[A-Za-z0-9-_.] name=class,type=CephString,goodchars=[A-Za-z0-9-_.],req=false",
-        help: "create crush rule <name> for replicated pool to start from <root>, replicate across buckets of type <type>, use devices of type <class> (ssd or hdd)",
+        sig: "osd crush rule create-replicated name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=root,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=type,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=class,type=CephString,goodchars=[A-Za-z0-9-_.],req=false",
+        help: "create crush rule <name> for replicated pool to start from <root>, replicate across \
+            buckets of type <type>, use devices of type <class> (ssd or hdd)",
         module: "osd",
         perm: "rw",
         flags: 0,
         run: create_replicated,
     },
     CommandSpec {
-        sig: "osd crush rule create-simple name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=root,type=CephString,goodchars=[A-Za-z0-9-_.] name=type,type=CephString,goodchars=[A-Za-z0-9-_.] name=mode,type=CephChoices,strings=firstn|indep,req=false",
-        help: "create crush rule <name> to start from <root>, replicate across buckets of type <type>, using a choose mode of <firstn|indep> (default firstn; indep best for erasure pools)",
+        sig: "osd crush rule create-simple name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=root,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=type,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=mode,type=CephChoices,strings=firstn|indep,req=false",
+        help: "create crush rule <name> to start from <root>, replicate across buckets of type \
+            <type>, using a choose mode of <firstn|indep> (default firstn; indep best for erasure \
+            pools)",
         module: "osd",
         perm: "rw",
         flags: 0,
         run: create_simple,
     },
     CommandSpec {
-        sig: "osd crush rule create-erasure name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.=]",
-        help: "create crush rule <name> for erasure coded pool created with <profile> (default default)",
+        sig: "osd crush rule create-erasure name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.=]",
+        help: "create crush rule <name> for erasure coded pool created with <profile> (default \
+            default)",
         module: "osd",
         perm: "rw",
         flags: 0,
@@ -68,7 +88,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rm,
     },
     CommandSpec {
-        sig: "osd crush rule rename name=srcname,type=CephString,goodchars=[A-Za-z0-9-_.] name=dstname,type=CephString,goodchars=[A-Za-z0-9-_.]",
+        sig: "osd crush rule rename name=srcname,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=dstname,type=CephString,goodchars=[A-Za-z0-9-_.]",
         help: "rename crush rule <srcname> to <dstname>",
         module: "osd",
         perm: "rw",
@@ -76,7 +97,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rename,
     },
     CommandSpec {
-        sig: "osd crush tunables name=profile,type=CephChoices,strings=legacy|argonaut|bobtail|firefly|hammer|jewel|optimal|default",
+        sig: "osd crush tunables \
+            name=profile,type=CephChoices,strings=legacy|argonaut|bobtail|firefly|hammer|jewel|optimal|default",
         help: "set crush tunables values to <profile>",
         module: "osd",
         perm: "rw",
@@ -84,7 +106,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: tunables,
     },
     CommandSpec {
-        sig: "osd crush set-tunable name=tunable,type=CephChoices,strings=straw_calc_version name=value,type=CephInt",
+        sig: "osd crush set-tunable name=tunable,type=CephChoices,strings=straw_calc_version \
+            name=value,type=CephInt",
         help: "set crush tunable <tunable> to <value>",
         module: "osd",
         perm: "rw",
@@ -132,7 +155,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ws_create_compat,
     },
     CommandSpec {
-        sig: "osd crush weight-set create name=pool,type=CephPoolname name=mode,type=CephChoices,strings=flat|positional",
+        sig: "osd crush weight-set create name=pool,type=CephPoolname \
+            name=mode,type=CephChoices,strings=flat|positional",
         help: "create a weight-set for a given pool",
         module: "osd",
         perm: "rw",
@@ -156,7 +180,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ws_rm_compat,
     },
     CommandSpec {
-        sig: "osd crush weight-set reweight name=pool,type=CephPoolname name=item,type=CephString name=weight,type=CephFloat,range=0.0,n=N",
+        sig: "osd crush weight-set reweight name=pool,type=CephPoolname name=item,type=CephString \
+            name=weight,type=CephFloat,range=0.0,n=N",
         help: "set weight for an item (bucket or osd) in a pool's weight-set",
         module: "osd",
         perm: "rw",
@@ -164,7 +189,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ws_reweight,
     },
     CommandSpec {
-        sig: "osd crush weight-set reweight-compat name=item,type=CephString name=weight,type=CephFloat,range=0.0,n=N",
+        sig: "osd crush weight-set reweight-compat name=item,type=CephString \
+            name=weight,type=CephFloat,range=0.0,n=N",
         help: "set weight for an item (bucket or osd) in the backward-compatible weight-set",
         module: "osd",
         perm: "rw",
@@ -197,7 +223,9 @@ fn ls_by_class(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(ENOENT, format!("failed to get rules by class '{class}'"));
     }
     let suffix = format!("~{class}");
-    let uses = |r: &u32| crush.takes(*r).iter().any(|id| crush.item_name(*id).is_some_and(|n| n.ends_with(&suffix)));
+    let uses = |r: &u32| {
+        crush.takes(*r).iter().any(|id| crush.item_name(*id).is_some_and(|n| n.ends_with(&suffix)))
+    };
     let name = |r: u32| crush.rule_name(r).map(str::to_owned);
     names_out(ctx, rule_ids(ctx).into_iter().filter(uses).filter_map(name).collect())
 }
@@ -232,8 +260,9 @@ fn create_replicated(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return done;
     }
     let class = args.opt_str("class").filter(|c| !c.is_empty());
-    let made =
-        ctx.work.edit_crush(|c| c.create_replicated(&name, &args.str("root"), &args.str("type"), class.as_deref()));
+    let made = ctx.work.edit_crush(|c| {
+        c.create_replicated(&name, &args.str("root"), &args.str("type"), class.as_deref())
+    });
     settle(made.map_err(rule_refusal).map(|_| CommandResult::default()))
 }
 
@@ -261,7 +290,10 @@ fn create_erasure(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if let Some(done) = exists(ctx, &name) {
             return Ok(done);
         }
-        let profile = args.opt_str("profile").filter(|p| !p.is_empty()).unwrap_or_else(|| "default".to_owned());
+        let profile = args
+            .opt_str("profile")
+            .filter(|p| !p.is_empty())
+            .unwrap_or_else(|| "default".to_owned());
         let id = make_erasure(ctx, &name, &profile)?;
         Ok(CommandResult::ok(format!("created rule {name} at {id}")))
     };
@@ -269,17 +301,29 @@ fn create_erasure(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 /// Makes a rule for pools of a profile. Its id.
-pub(super) fn make_erasure(ctx: &mut CommandCtx<'_>, name: &str, profile_name: &str) -> Result<u32, (i32, String)> {
+pub(super) fn make_erasure(
+    ctx: &mut CommandCtx<'_>,
+    name: &str,
+    profile_name: &str,
+) -> Result<u32, (i32, String)> {
     let profiles = &ctx.work.osd().ec_profiles;
     let profile = profiles.get(profile_name).cloned();
-    let profile = profile.ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{profile_name}'")))?;
-    let text = |k: &str, d: &str| profile.get(k).filter(|v| !v.is_empty()).cloned().unwrap_or_else(|| d.to_owned());
-    let number =
-        |k: &str| text(k, "2").parse::<u8>().map_err(|_| (EINVAL, format!("profile '{profile_name}': bad {k}")));
+    let profile = profile
+        .ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{profile_name}'")))?;
+    let text = |k: &str, d: &str| {
+        profile.get(k).filter(|v| !v.is_empty()).cloned().unwrap_or_else(|| d.to_owned())
+    };
+    let number = |k: &str| {
+        text(k, "2")
+            .parse::<u8>()
+            .map_err(|_| (EINVAL, format!("profile '{profile_name}': bad {k}")))
+    };
     let chunks = number("k")?.saturating_add(number("m")?);
     let class = profile.get("crush-device-class").filter(|c| !c.is_empty()).map(String::as_str);
     let (root, domain) = (text("crush-root", "default"), text("crush-failure-domain", "host"));
-    ctx.work.edit_crush(|c| c.create_erasure(name, &root, &domain, class, chunks)).map_err(rule_refusal)
+    ctx.work
+        .edit_crush(|c| c.create_erasure(name, &root, &domain, class, chunks))
+        .map_err(rule_refusal)
 }
 
 fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -303,7 +347,12 @@ fn rename(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if crush.rule_of_name(&from).is_none() && crush.rule_of_name(&to).is_some() {
         return CommandResult::ok(format!("already renamed to '{to}'"));
     }
-    settle(ctx.work.edit_crush(|c| c.rename_rule(&from, &to)).map_err(refusal).map(|()| CommandResult::default()))
+    settle(
+        ctx.work
+            .edit_crush(|c| c.rename_rule(&from, &to))
+            .map_err(refusal)
+            .map(|()| CommandResult::default()),
+    )
 }
 
 fn tunables(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -346,18 +395,25 @@ fn show_tunables(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 
 fn ws_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let map = ctx.work.osd();
-    let name = |key: &i64| if *key == COMPAT { "(compat)".to_owned() } else { map.pool_name(*key).to_owned() };
+    let name = |key: &i64| {
+        if *key == COMPAT { "(compat)".to_owned() } else { map.pool_name(*key).to_owned() }
+    };
     let names: Vec<String> = map.crush.choose_args.keys().map(name).collect();
     names_out(ctx, names)
 }
 
 fn ws_dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let dump = ctx.work.osd().crush.dump();
-    json_out(ctx, &dump.get("choose_args").cloned().unwrap_or_else(|| Value::Object(Default::default())))
+    json_out(
+        ctx,
+        &dump.get("choose_args").cloned().unwrap_or_else(|| Value::Object(Default::default())),
+    )
 }
 
 fn create_set(ctx: &mut CommandCtx<'_>, key: i64, positions: usize) -> CommandResult {
-    let made = ctx.work.edit_crush(|c| Ok::<_, std::convert::Infallible>(c.create_weight_set(key, positions)));
+    let made = ctx
+        .work
+        .edit_crush(|c| Ok::<_, std::convert::Infallible>(c.create_weight_set(key, positions)));
     match made {
         Ok(true) => CommandResult::default(),
         Ok(false) => CommandResult::ok("weight-set already created"),
@@ -378,7 +434,8 @@ fn ws_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn remove_set(ctx: &mut CommandCtx<'_>, key: i64) -> CommandResult {
-    let removed = ctx.work.edit_crush(|c| Ok::<_, std::convert::Infallible>(c.remove_weight_set(key)));
+    let removed =
+        ctx.work.edit_crush(|c| Ok::<_, std::convert::Infallible>(c.remove_weight_set(key)));
     debug_assert!(removed.is_ok());
     CommandResult::default()
 }
@@ -396,7 +453,12 @@ fn ws_reweight(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let key = if args.has("pool") { pool_id(ctx, args, "pool")?.0 } else { COMPAT };
         let name = args.str("item");
-        let id = ctx.work.osd().crush.item_id(&name).ok_or_else(|| (ENOENT, format!("{name} does not exist")))?;
+        let id = ctx
+            .work
+            .osd()
+            .crush
+            .item_id(&name)
+            .ok_or_else(|| (ENOENT, format!("{name} does not exist")))?;
         let mut weights = Vec::new();
         for w in args.list("weight") {
             let fixed = w.parse::<f64>().ok().and_then(weight_from_f64);

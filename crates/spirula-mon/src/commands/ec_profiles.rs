@@ -1,8 +1,8 @@
 //! Erasure-code profiles: what a pool is to be cut into, and where its shards go.
 //!
-//! All plug-ins and techniques mean Reed-Solomon here, so their names are taken as Ceph takes them, and what makes
-//! no sense for one of them is refused with Ceph's numbers and words. What Ceph's other plug-ins compute (lrc,
-//! shec, clay) does not exist.
+//! All plug-ins and techniques mean Reed-Solomon here, so their names are taken as Ceph takes them,
+//! and what makes no sense for one of them is refused with Ceph's numbers and words. What Ceph's
+//! other plug-ins compute (lrc, shec, clay) does not exist.
 
 use super::{Args, CommandResult, Outcome, json_out, settle, text_or_json};
 use crate::mon::CommandCtx;
@@ -20,7 +20,15 @@ type Profile = BTreeMap<String, String>;
 const PLUGINS: [(&str, &[&str], &str); 2] = [
     (
         "jerasure",
-        &["reed_sol_van", "reed_sol_r6_op", "cauchy_orig", "cauchy_good", "liberation", "blaum_roth", "liber8tion"],
+        &[
+            "reed_sol_van",
+            "reed_sol_r6_op",
+            "cauchy_orig",
+            "cauchy_good",
+            "liberation",
+            "blaum_roth",
+            "liber8tion",
+        ],
         ", ",
     ),
     ("isa", &["reed_sol_van", "cauchy"], ","),
@@ -60,20 +68,27 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if name.is_empty() || name.len() > NAME_MAX || bytes > PROFILE_MAX {
             return Err((
                 EINVAL,
-                format!("a profile's name has at most {NAME_MAX} bytes, all that it says {PROFILE_MAX}"),
+                format!(
+                    "a profile's name has at most {NAME_MAX} bytes, all that it says {PROFILE_MAX}"
+                ),
             ));
         }
         if let Some(old) = profile.keys().find(|k| k.starts_with("ruleset-")) {
             let new = old.replacen("ruleset-", "crush-", 1);
-            return Err((EINVAL, format!("property '{old}' is no longer supported; try '{new}' instead")));
+            return Err((
+                EINVAL,
+                format!("property '{old}' is no longer supported; try '{new}' instead"),
+            ));
         }
         profile.entry("plugin".to_owned()).or_insert_with(|| "jerasure".to_owned());
         profile.entry("technique".to_owned()).or_insert_with(|| "reed_sol_van".to_owned());
         if let Some(domain) = profile.get("crush-failure-domain")
             && !ctx.work.osd().crush.type_names.values().any(|t| t == domain)
         {
-            let text =
-                format!("erasure-code-profile {} contains an invalid failure-domain \"{domain}\"", show(&profile));
+            let text = format!(
+                "erasure-code-profile {} contains an invalid failure-domain \"{domain}\"",
+                show(&profile)
+            );
             return Err((EINVAL, text));
         }
         complete(&mut profile)?;
@@ -81,7 +96,8 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             Some(old) if *old == profile => return Ok(CommandResult::default()),
             Some(old) if !force => {
                 let text = format!(
-                    "will not override erasure code profile {name} because the existing profile {} is different from the proposed profile {}",
+                    "will not override erasure code profile {name} because the existing profile {} \
+                        is different from the proposed profile {}",
                     show(old),
                     show(&profile)
                 );
@@ -90,7 +106,8 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             Some(old) => {
                 // What is stored was cut by it; another cut of it is lost data, whoever insists.
                 let pools = users(ctx, &name);
-                let cuts = ["k", "m", "stripe_unit"].iter().any(|key| old.get(*key) != profile.get(*key));
+                let cuts =
+                    ["k", "m", "stripe_unit"].iter().any(|key| old.get(*key) != profile.get(*key));
                 if cuts && !pools.is_empty() {
                     return Err(in_use(&pools, &name));
                 }
@@ -117,7 +134,9 @@ fn complete(p: &mut Profile) -> Result<(), (i32, String)> {
     let mut default = |k: &str, v: &str| {
         p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
     };
-    for (k, v) in [("crush-device-class", ""), ("crush-failure-domain", "host"), ("crush-root", "default")] {
+    for (k, v) in
+        [("crush-device-class", ""), ("crush-failure-domain", "host"), ("crush-root", "default")]
+    {
         default(k, v);
     }
     default("k", "2");
@@ -125,15 +144,18 @@ fn complete(p: &mut Profile) -> Result<(), (i32, String)> {
     let word = |key: &str| p.get(key).cloned().unwrap_or_default();
     let (plugin, technique) = (word("plugin"), word("technique"));
     let Some((_, techniques, comma)) = PLUGINS.iter().find(|(name, ..)| *name == plugin) else {
-        let errno = if ["lrc", "shec", "clay"].contains(&plugin.as_str()) { EOPNOTSUPP } else { EIO };
+        let errno =
+            if ["lrc", "shec", "clay"].contains(&plugin.as_str()) { EOPNOTSUPP } else { EIO };
         let text = format!(
-            "erasure code plugin '{plugin}' is not available: there are Reed-Solomon codes, by plugin=jerasure or plugin=isa"
+            "erasure code plugin '{plugin}' is not available: there are Reed-Solomon codes, by \
+                plugin=jerasure or plugin=isa"
         );
         return Err((errno, text));
     };
     if !techniques.contains(&technique.as_str()) {
         let text = format!(
-            "technique={technique} is not a valid coding technique.  Choose one of the following: {}",
+            "technique={technique} is not a valid coding technique.  Choose one of the following: \
+                {}",
             techniques.join(comma)
         );
         return Err((ENOENT, text));
@@ -143,7 +165,9 @@ fn complete(p: &mut Profile) -> Result<(), (i32, String)> {
     {
         return Err((
             EINVAL,
-            format!("could not use stripe_unit '{unit}': it must be a multiple of 4096, at most 16M"),
+            format!(
+                "could not use stripe_unit '{unit}': it must be a multiple of 4096, at most 16M"
+            ),
         ));
     }
     let (k, m) = (number(p, "k")?, number(p, "m")?);
@@ -154,21 +178,27 @@ fn complete(p: &mut Profile) -> Result<(), (i32, String)> {
     }
     if plugin == "jerasure" {
         let reed_solomon = technique.starts_with("reed_sol");
-        let bits = if ["liberation", "blaum_roth"].contains(&technique.as_str()) { "7" } else { "8" };
+        let bits =
+            if ["liberation", "blaum_roth"].contains(&technique.as_str()) { "7" } else { "8" };
         p.entry("w".to_owned()).or_insert_with(|| bits.to_owned());
         if reed_solomon || technique.starts_with("cauchy") {
-            p.entry("jerasure-per-chunk-alignment".to_owned()).or_insert_with(|| "false".to_owned());
+            p.entry("jerasure-per-chunk-alignment".to_owned())
+                .or_insert_with(|| "false".to_owned());
         }
         if !reed_solomon {
             p.entry("packetsize".to_owned()).or_insert_with(|| "2048".to_owned());
         }
         let w = number(p, "w")?;
-        let name = if technique == "reed_sol_van" { "ReedSolomonVandermonde" } else { "ReedSolomonRAID6" };
+        let name =
+            if technique == "reed_sol_van" { "ReedSolomonVandermonde" } else { "ReedSolomonRAID6" };
         if reed_solomon && technique != "reed_sol_van" && m != 2 {
             return Err((EINVAL, format!("{name}: m={m} must be 2 for RAID6: revert to 2")));
         }
         if reed_solomon && ![8, 16, 32].contains(&w) {
-            return Err((EINVAL, format!("{name}: w={w} must be one of {{8, 16, 32}} : revert to 8")));
+            return Err((
+                EINVAL,
+                format!("{name}: w={w} must be one of {{8, 16, 32}} : revert to 8"),
+            ));
         }
     }
     Ok(())
@@ -177,7 +207,9 @@ fn complete(p: &mut Profile) -> Result<(), (i32, String)> {
 pub(super) fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let name = args.str("name");
     match ctx.work.osd().ec_profiles.get(&name) {
-        Some(p) => text_or_json(ctx, || p.iter().map(|(k, v)| format!("{k}={v}\n")).collect(), || json!(p)),
+        Some(p) => {
+            text_or_json(ctx, || p.iter().map(|(k, v)| format!("{k}={v}\n")).collect(), || json!(p))
+        }
         None => CommandResult::err(ENOENT, format!("unknown erasure code profile '{name}'")),
     }
 }

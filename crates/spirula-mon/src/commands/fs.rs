@@ -1,6 +1,9 @@
-//! `ceph fs …`: file systems as a whole. What is set of one is in [`super::fs_set`], servers are in [`super::mds`].
+//! `ceph fs …`: file systems as a whole. What is set of one is in [`super::fs_set`], servers are in
+//! [`super::mds`].
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, auth, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, auth, settle, text_or_json,
+};
 use crate::mds::bounds::{FEATURE_MAX, FS_NAME_MAX};
 use crate::mds::{self, ranks};
 use crate::mon::CommandCtx;
@@ -30,26 +33,50 @@ macro_rules! commands {
 }
 
 pub(super) const SPECS: &[CommandSpec] = commands! {
-    "mds" "r" 0, "fs dump name=epoch,type=CephInt,req=false,range=0", "dump all CephFS status, optionally from epoch" => dump;
+    "mds" "r" 0, "fs dump name=epoch,type=CephInt,req=false,range=0", "dump all CephFS status, \
+        optionally from epoch" => dump;
     "fs" "r" 0, "fs ls", "list filesystems" => ls;
     "fs" "r" 0, "fs get name=fs_name,type=CephString", "get info about one filesystem" => get;
-    "fs" "rw" 0, "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false name=allow_dangerous_metadata_overlay,type=CephBool,req=false name=fscid,type=CephInt,range=0,req=false name=recover,type=CephBool,req=false", "make new filesystem using named pools <metadata> and <data>" => new;
-    "fs" "rw" 0, "fs fail name=fs_name,type=CephString", "bring the file system down and all of its ranks" => fail;
-    "fs" "rw" 0, "fs rm name=fs_name,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", "disable the named filesystem" => rm;
-    "fs" "rw" 0, "fs reset name=fs_name,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", "disaster recovery only: reset to a single-MDS map" => reset;
-    "fs" "rw" 0, "fs flag set name=flag_name,type=CephChoices,strings=enable_multiple name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", "Set a global CephFS flag" => flag_set;
-    "fs" "rw" 0, "fs set-default name=fs_name,type=CephString", "set the default to the named filesystem" => set_default;
-    "fs" "rw" FLAG_DEPRECATED, "fs set_default name=fs_name,type=CephString", "set the default to the named filesystem" => set_default;
+    "fs" "rw" 0, "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+        name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false \
+        name=allow_dangerous_metadata_overlay,type=CephBool,req=false \
+        name=fscid,type=CephInt,range=0,req=false name=recover,type=CephBool,req=false", "make new filesystem using named pools <metadata> and <data>" => new;
+    "fs" "rw" 0, "fs fail name=fs_name,type=CephString", "bring the file system down and all of \
+        its ranks" => fail;
+    "fs" "rw" 0, "fs rm name=fs_name,type=CephString \
+        name=yes_i_really_mean_it,type=CephBool,req=false", "disable the named filesystem" => rm;
+    "fs" "rw" 0, "fs reset name=fs_name,type=CephString \
+        name=yes_i_really_mean_it,type=CephBool,req=false", "disaster recovery only: reset to a \
+            single-MDS map" => reset;
+    "fs" "rw" 0, "fs flag set name=flag_name,type=CephChoices,strings=enable_multiple \
+        name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", "Set a global \
+            CephFS flag" => flag_set;
+    "fs" "rw" 0, "fs set-default name=fs_name,type=CephString", "set the default to the named \
+        filesystem" => set_default;
+    "fs" "rw" FLAG_DEPRECATED, "fs set_default name=fs_name,type=CephString", "set the default to \
+        the named filesystem" => set_default;
     "mds" "r" 0, "fs feature ls", "list available cephfs features to be set/unset" => feature_ls;
     "mds" "r" 0, "fs compat show name=fs_name,type=CephString", "show fs compatibility settings" => compat_show;
-    "fs" "rw" 0, "fs compat name=fs_name,type=CephString name=subop,type=CephChoices,strings=rm_compat|rm_incompat|add_compat|add_incompat name=feature,type=CephInt name=feature_str,type=CephString,req=false", "manipulate compat settings" => compat;
-    "mds" "rw" 0, "fs required_client_features name=fs_name,type=CephString name=subop,type=CephChoices,strings=add|rm name=val,type=CephString", "add/remove required features of clients" => required_features;
-    "mds" "rw" 0, "fs add_data_pool name=fs_name,type=CephString name=pool,type=CephString", "add data pool <pool>" => add_data_pool;
+    "fs" "rw" 0, "fs compat name=fs_name,type=CephString \
+        name=subop,type=CephChoices,strings=rm_compat|rm_incompat|add_compat|add_incompat \
+        name=feature,type=CephInt name=feature_str,type=CephString,req=false", "manipulate compat \
+            settings" => compat;
+    "mds" "rw" 0, "fs required_client_features name=fs_name,type=CephString \
+        name=subop,type=CephChoices,strings=add|rm name=val,type=CephString", "add/remove required \
+            features of clients" => required_features;
+    "mds" "rw" 0, "fs add_data_pool name=fs_name,type=CephString name=pool,type=CephString", "add \
+        data pool <pool>" => add_data_pool;
     "mds" "rw" 0, "fs rm_data_pool name=fs_name,type=CephString name=pool,type=CephString", "remove data pool <pool>" => rm_data_pool;
-    "auth" "rwx" 0, "fs authorize name=filesystem,type=CephString name=entity,type=CephString name=caps,type=CephString,n=N", "add auth for <entity> to access file system <filesystem> based on following directory and permissions pairs" => authorize;
-    "mds" "rw" 0, "fs mirror enable name=fs_name,type=CephString", "enable mirroring for a ceph filesystem (not in this version)" => mirror;
-    "mds" "rw" 0, "fs mirror disable name=fs_name,type=CephString", "disable mirroring for a ceph filesystem (not in this version)" => mirror;
-    "mds" "rw" 0, "fs mirror peer_add name=fs_name,type=CephString name=uuid,type=CephString name=remote_cluster_spec,type=CephString name=remote_fs_name,type=CephString", "add a mirror peer for a ceph filesystem (not in this version)" => mirror;
+    "auth" "rwx" 0, "fs authorize name=filesystem,type=CephString name=entity,type=CephString \
+        name=caps,type=CephString,n=N", "add auth for <entity> to access file system <filesystem> \
+            based on following directory and permissions pairs" => authorize;
+    "mds" "rw" 0, "fs mirror enable name=fs_name,type=CephString", "enable mirroring for a ceph \
+        filesystem (not in this version)" => mirror;
+    "mds" "rw" 0, "fs mirror disable name=fs_name,type=CephString", "disable mirroring for a ceph \
+        filesystem (not in this version)" => mirror;
+    "mds" "rw" 0, "fs mirror peer_add name=fs_name,type=CephString name=uuid,type=CephString \
+        name=remote_cluster_spec,type=CephString name=remote_fs_name,type=CephString", "add a \
+            mirror peer for a ceph filesystem (not in this version)" => mirror;
     "mds" "rw" 0, "fs mirror peer_remove name=fs_name,type=CephString name=uuid,type=CephString", "remove a mirror peer for a ceph filesystem (not in this version)" => mirror;
 };
 
@@ -70,7 +97,8 @@ pub(super) fn map_of<'a>(ctx: &'a CommandCtx<'_>, fscid: i32) -> Result<&'a MdsM
 pub(super) fn edit<'a>(ctx: &'a mut CommandCtx<'_>, fscid: i32) -> Result<&'a mut MdsMap, Refusal> {
     let map = ctx.work.fsmap_mut();
     let epoch = map.epoch;
-    let fs = map.by_id_mut(fscid).ok_or_else(|| (ENOENT, format!("Filesystem not found: '{fscid}'")))?;
+    let fs =
+        map.by_id_mut(fscid).ok_or_else(|| (ENOENT, format!("Filesystem not found: '{fscid}'")))?;
     fs.mds_map.epoch = epoch;
     Ok(&mut fs.mds_map)
 }
@@ -91,14 +119,19 @@ fn dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let (map, osd) = (&ctx.work.state.fsmap, ctx.work.osd());
-    let names = |m: &MdsMap| m.data_pools.iter().map(|p| osd.pool_name(*p).to_owned()).collect::<Vec<_>>();
+    let names =
+        |m: &MdsMap| m.data_pools.iter().map(|p| osd.pool_name(*p).to_owned()).collect::<Vec<_>>();
     let text = || {
         if map.filesystems.is_empty() {
             return "No filesystems enabled\n".to_owned();
         }
         let line = |m: &MdsMap| {
             let data: String = names(m).into_iter().map(|n| n + " ").collect();
-            format!("name: {}, metadata pool: {}, data pools: [{data}]\n", m.fs_name, osd.pool_name(m.metadata_pool))
+            format!(
+                "name: {}, metadata pool: {}, data pools: [{data}]\n",
+                m.fs_name,
+                osd.pool_name(m.metadata_pool)
+            )
         };
         map.filesystems.iter().map(|f| line(&f.mds_map)).collect()
     };
@@ -134,7 +167,10 @@ enum Use {
 }
 
 fn pool_named(ctx: &CommandCtx<'_>, name: &str) -> Result<PoolId, Refusal> {
-    ctx.work.osd().pool_by_name(name).ok_or_else(|| (ENOENT, format!("pool '{name}' does not exist")))
+    ctx.work
+        .osd()
+        .pool_by_name(name)
+        .ok_or_else(|| (ENOENT, format!("pool '{name}' does not exist")))
 }
 
 /// May a file system use that pool?
@@ -147,12 +183,14 @@ fn check_pool(ctx: &CommandCtx<'_>, id: PoolId, what: Use, force: bool) -> Resul
     if pool.is_erasure() {
         if what == Use::Metadata {
             return refuse(
-                "is an erasure-coded pool.  Use of erasure-coded pools for CephFS metadata is not permitted",
+                "is an erasure-coded pool.  Use of erasure-coded pools for CephFS metadata is not \
+                    permitted",
             );
         }
         if what == Use::FirstData && !force {
             return refuse(
-                "is an erasure-coded pool. Use of an EC pool for the default data pool is discouraged; see the online CephFS \
+                "is an erasure-coded pool. Use of an EC pool for the default data pool is \
+                    discouraged; see the online CephFS \
                  documentation for more information. Use --force to override.",
             );
         }
@@ -163,7 +201,10 @@ fn check_pool(ctx: &CommandCtx<'_>, id: PoolId, what: Use, force: bool) -> Resul
     if pool.is_pool_snaps_mode() {
         return refuse("already has snapshots of its own, and takes none of a file system");
     }
-    if !force && !pool.application_metadata.is_empty() && !pool.application_metadata.contains_key(APP) {
+    if !force
+        && !pool.application_metadata.is_empty()
+        && !pool.application_metadata.contains_key(APP)
+    {
         return refuse("has a non-CephFS application enabled.");
     }
     Ok(())
@@ -172,12 +213,16 @@ fn check_pool(ctx: &CommandCtx<'_>, id: PoolId, what: Use, force: bool) -> Resul
 /// Says on the pool itself whose it is.
 fn claim(ctx: &mut CommandCtx<'_>, id: PoolId, key: &str, fs: &str) {
     let Some(pool) = ctx.work.osd_mut().pools.get_mut(&id) else { return };
-    pool.application_metadata.entry(APP.to_owned()).or_default().insert(key.to_owned(), fs.to_owned());
+    pool.application_metadata
+        .entry(APP.to_owned())
+        .or_default()
+        .insert(key.to_owned(), fs.to_owned());
 }
 
 pub(super) fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
-        let (name, meta_name, data_name) = (args.str("fs_name"), args.str("metadata"), args.str("data"));
+        let (name, meta_name, data_name) =
+            (args.str("fs_name"), args.str("metadata"), args.str("data"));
         let metadata = pool_named(ctx, &meta_name)?;
         let data = pool_named(ctx, &data_name)?;
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -187,52 +232,75 @@ pub(super) fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (force, overlay) = (args.bool("force"), args.bool("allow_dangerous_metadata_overlay"));
         let map = &ctx.work.state.fsmap;
         if let Some(fs) = map.by_name(&name) {
-            if fs.mds_map.metadata_pool == metadata && fs.mds_map.data_pools.first() == Some(&data) {
+            if fs.mds_map.metadata_pool == metadata && fs.mds_map.data_pools.first() == Some(&data)
+            {
                 return said(format!("filesystem '{name}' already exists"));
             }
             return Err((EINVAL, format!("filesystem already exists with name '{name}'")));
         }
         if !map.filesystems.is_empty() && !map.enable_multiple {
-            let why = "Creation of multiple filesystems is disabled.  To enable this experimental feature, use 'ceph fs flag set \
+            let why = "Creation of multiple filesystems is disabled.  To enable this experimental \
+                feature, use 'ceph fs flag set \
                        enable_multiple true'";
             return Err((EINVAL, why.into()));
         }
         if map.filesystems.len() >= FILESYSTEMS_MAX {
-            return Err((EINVAL, format!("there are {FILESYSTEMS_MAX} filesystems, as many as there may be")));
+            return Err((
+                EINVAL,
+                format!("there are {FILESYSTEMS_MAX} filesystems, as many as there may be"),
+            ));
         }
-        let objects = ctx.mon.mgr.knowledge.digest.pools.get(&metadata).map_or(0, |p| p.stat.stats.sum.num_objects);
+        let objects = ctx
+            .mon
+            .mgr
+            .knowledge
+            .digest
+            .pools
+            .get(&metadata)
+            .map_or(0, |p| p.stat.stats.sum.num_objects);
         if !force && !args.bool("recover") && objects > 0 {
-            let why = format!("pool '{meta_name}' already contains some objects. Use an empty pool instead.");
+            let why = format!(
+                "pool '{meta_name}' already contains some objects. Use an empty pool instead."
+            );
             return Err((EINVAL, why));
         }
         let fscid = args.int("fscid");
         if fscid.is_some() && !force {
             return Err((EINVAL, "Pass --force to create a file system with a specific ID".into()));
         }
-        let fscid = fscid.map(i32::try_from).transpose().map_err(|_| (EINVAL, "fscid is out of range".to_owned()))?;
+        let fscid = fscid
+            .map(i32::try_from)
+            .transpose()
+            .map_err(|_| (EINVAL, "fscid is out of range".to_owned()))?;
         if fscid.is_some_and(|id| map.by_id(id).is_some()) {
             return Err((EEXIST, "filesystem already exists with that ID".into()));
         }
         let used = |m: &MdsMap| m.metadata_pool == metadata || m.data_pools.contains(&data);
         if !overlay && map.filesystems.iter().any(|f| used(&f.mds_map)) {
             let why = format!(
-                "Filesystem '{name}' is already using one of the specified RADOS pools. This should ONLY be done in emergencies and \
-                 after careful reading of the documentation. Pass --allow-dangerous-metadata-overlay to permit this."
+                "Filesystem '{name}' is already using one of the specified RADOS pools. This \
+                    should ONLY be done in emergencies and \
+                 after careful reading of the documentation. Pass \
+                 --allow-dangerous-metadata-overlay to permit this."
             );
             return Err((EEXIST, why));
         }
         check_pool(ctx, data, Use::FirstData, force)?;
         check_pool(ctx, metadata, Use::Metadata, force)?;
-        // Numbers are not given twice: what is kept of a former filesystem, here and with clients, goes by them.
+        // Numbers are not given twice: what is kept of a former filesystem, here and with clients,
+        // goes by them.
         let id = fscid.or_else(|| i32::try_from(map.next_filesystem_id).ok()).ok_or_else(|| {
             let why =
-                "there is no number left for another filesystem; pass --fscid and --force to say which it is to have";
+                "there is no number left for another filesystem; pass --fscid and --force to say \
+                    which it is to have";
             (EINVAL, why.to_owned())
         })?;
         claim(ctx, data, "data", &name);
         claim(ctx, metadata, "metadata", &name);
         if let Some(pool) = ctx.work.osd_mut().pools.get_mut(&metadata) {
-            pool.opts.0.insert(opt::RECOVERY_PRIORITY, PoolOptValue::Int(METADATA_RECOVERY_PRIORITY));
+            pool.opts
+                .0
+                .insert(opt::RECOVERY_PRIORITY, PoolOptValue::Int(METADATA_RECOVERY_PRIORITY));
         }
         let now = ctx.work.now;
         let next = ctx.work.fsmap_mut();
@@ -278,7 +346,9 @@ pub(super) fn fail(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let name = args.str("fs_name");
         edit(ctx, fscid)?.set_flag(mds_flag::NOT_JOINABLE, true);
         fail_all(ctx, fscid)?;
-        said(format!("{name} marked not joinable; MDS cannot join the cluster. All MDS ranks marked failed."))
+        said(format!(
+            "{name} marked not joinable; MDS cannot join the cluster. All MDS ranks marked failed."
+        ))
     };
     settle(run())
 }
@@ -291,11 +361,13 @@ pub(super) fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return said(format!("filesystem '{name}' does not exist"));
         };
         if !map_of(ctx, fscid)?.up.is_empty() {
-            let why = "all MDS daemons must be inactive/failed before removing filesystem. See `ceph fs fail`.";
+            let why = "all MDS daemons must be inactive/failed before removing filesystem. See \
+                `ceph fs fail`.";
             return Err((EINVAL, why.into()));
         }
         if !args.bool("yes_i_really_mean_it") {
-            let why = "this is a DESTRUCTIVE operation and will make data in your filesystem permanently inaccessible.  Add \
+            let why = "this is a DESTRUCTIVE operation and will make data in your filesystem \
+                permanently inaccessible.  Add \
                        --yes-i-really-mean-it if you are sure you wish to continue.";
             return Err((EPERM, why.into()));
         }
@@ -315,12 +387,14 @@ fn reset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let fscid = named(ctx, args)?;
         let old = map_of(ctx, fscid)?.clone();
         if !old.up.is_empty() {
-            let why = "all MDS daemons must be inactive before resetting filesystem: set the cluster_down flag and use `ceph mds \
+            let why = "all MDS daemons must be inactive before resetting filesystem: set the \
+                cluster_down flag and use `ceph mds \
                        fail` to make this so";
             return Err((EINVAL, why.into()));
         }
         if !args.bool("yes_i_really_mean_it") {
-            let why = "this is a potentially destructive operation, only for use by experts in disaster recovery.  Add \
+            let why = "this is a potentially destructive operation, only for use by experts in \
+                disaster recovery.  Add \
                        --yes-i-really-mean-it if you are sure you wish to continue.";
             return Err((EPERM, why.into()));
         }
@@ -411,13 +485,19 @@ fn compat(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let fscid = named(ctx, args)?;
         if !map_of(ctx, fscid)?.up.is_empty() {
-            return Err((EBUSY, "file system must be failed or down; use `ceph fs fail` to bring down".into()));
+            return Err((
+                EBUSY,
+                "file system must be failed or down; use `ceph fs fail` to bring down".into(),
+            ));
         }
-        let bit = args.int("feature").and_then(|f| u64::try_from(f).ok()).filter(|f| (1..64).contains(f));
+        let bit =
+            args.int("feature").and_then(|f| u64::try_from(f).ok()).filter(|f| (1..64).contains(f));
         let bit = bit.ok_or_else(|| (EINVAL, "a feature is a number from 1 to 63".to_owned()))?;
         let subop = args.str("subop");
-        let (verb, incompat) = subop.split_once('_').map_or(("", false), |(v, w)| (v, w == "incompat"));
-        let (name, word) = (args.opt_str("feature_str"), if incompat { "incompat" } else { "compat" });
+        let (verb, incompat) =
+            subop.split_once('_').map_or(("", false), |(v, w)| (v, w == "incompat"));
+        let (name, word) =
+            (args.opt_str("feature_str"), if incompat { "incompat" } else { "compat" });
         if name.as_ref().is_some_and(|n| n.len() > FEATURE_MAX) {
             return Err((EINVAL, format!("a feature's name has at most {FEATURE_MAX} bytes")));
         }
@@ -437,7 +517,9 @@ fn compat(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 set.mask |= 1 << bit;
                 format!("added {word} feature F({bit}, \"{name}\")")
             }
-            (_, false, None) => return Err((EINVAL, "adding a feature requires a feature string".into())),
+            (_, false, None) => {
+                return Err((EINVAL, "adding a feature requires a feature string".into()));
+            }
         };
         said(text)
     };
@@ -466,7 +548,8 @@ pub(super) fn features_named(text: &str) -> Result<Vec<(usize, &'static str)>, R
         let by_number = word.parse::<usize>().ok().filter(|n| *n < CLIENT_FEATURES.len());
         let by_name = || CLIENT_FEATURES.iter().position(|n| *n == word);
         let bit = by_number.or_else(by_name).ok_or_else(bad)?;
-        let name = CLIENT_FEATURES.get(bit).copied().filter(|n| *n != "reserved").ok_or_else(bad)?;
+        let name =
+            CLIENT_FEATURES.get(bit).copied().filter(|n| *n != "reserved").ok_or_else(bad)?;
         Ok((bit, name))
     };
     text.split([',', ' ']).filter(|w| !w.is_empty()).map(one).collect()
@@ -540,7 +623,8 @@ fn caps_for(fs: &str, pairs: &[String]) -> Result<Vec<String>, Refusal> {
     let mut writes = false;
     let mut grants = Vec::new();
     for pair in pairs.chunks(2) {
-        let (path, flags) = (pair.first().map_or("", String::as_str), pair.get(1).map_or("", String::as_str));
+        let (path, flags) =
+            (pair.first().map_or("", String::as_str), pair.get(1).map_or("", String::as_str));
         if flags.is_empty() {
             return Err((EINVAL, "mds capability parse failed, stopped at '' of ''".into()));
         }
@@ -571,8 +655,10 @@ fn authorize(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let wanted = db::caps_of_words(&words).map_err(auth::said)?;
         if ctx.work.state.auth.get(&name).is_some_and(|u| u.caps != wanted) {
             let why = format!(
-                "{name} already has fs capabilities that differ from those supplied. To generate a new auth key for {name}, first \
-                 remove {name} from configuration files, execute 'ceph auth rm {name}', then execute this command again."
+                "{name} already has fs capabilities that differ from those supplied. To generate a \
+                    new auth key for {name}, first \
+                 remove {name} from configuration files, execute 'ceph auth rm {name}', then \
+                 execute this command again."
             );
             return Err((EINVAL, why));
         }
@@ -590,7 +676,9 @@ fn mirror(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 /// A file system that uses a pool, which must not be deleted then.
 pub(crate) fn user_of_pool(map: &FsMap, id: PoolId) -> bool {
-    map.filesystems.iter().any(|f| f.mds_map.metadata_pool == id || f.mds_map.data_pools.contains(&id))
+    map.filesystems
+        .iter()
+        .any(|f| f.mds_map.metadata_pool == id || f.mds_map.data_pools.contains(&id))
 }
 
 /// The rank that a word names: `FS:RANK`, or `RANK` of the default file system.
@@ -603,7 +691,10 @@ pub(crate) fn role_in(map: &FsMap, word: &str) -> Result<(i32, i32), Refusal> {
     let (fs, rank) = match word.split_once(':') {
         Some((name, rank)) => {
             let by_id = || map.filesystems.iter().find(|f| f.fscid.to_string() == name);
-            let fs = map.by_name(name).or_else(by_id).ok_or_else(|| (ENOENT, "Invalid filesystem".to_owned()))?;
+            let fs = map
+                .by_name(name)
+                .or_else(by_id)
+                .ok_or_else(|| (ENOENT, "Invalid filesystem".to_owned()))?;
             (fs, rank)
         }
         None => {

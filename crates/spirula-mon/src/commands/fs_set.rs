@@ -16,7 +16,8 @@ const STRIPE_MIN: i64 = 65_536;
 const BALANCER_MAX: usize = 256;
 
 pub(super) const SPECS: &[CommandSpec] = &[CommandSpec {
-    sig: "fs set name=fs_name,type=CephString name=var,type=CephChoices,strings=max_mds|max_file_size|allow_new_snaps|inline_data|cluster_down|allow_dirfrags|balancer|standby_count_wanted|session_timeout|session_autoclose|allow_standby_replay|down|joinable|min_compat_client name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false",
+    sig: "fs set name=fs_name,type=CephString \
+        name=var,type=CephChoices,strings=max_mds|max_file_size|allow_new_snaps|inline_data|cluster_down|allow_dirfrags|balancer|standby_count_wanted|session_timeout|session_autoclose|allow_standby_replay|down|joinable|min_compat_client name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false",
     help: "set fs parameter <var> to <val>",
     module: "mds",
     perm: "rw",
@@ -91,15 +92,18 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "inline_data" => {
                 let on = yes_or_no(&val)?;
                 if on && !args.bool("yes_i_really_really_mean_it") {
-                    let why = "Inline data support is deprecated and will be removed in a future release. Add \
-                               --yes-i-really-really-mean-it if you are certain you want this enabled.";
+                    let why = "Inline data support is deprecated and will be removed in a future \
+                        release. Add \
+                               --yes-i-really-really-mean-it if you are certain you want this \
+                               enabled.";
                     return Err((EPERM, why.into()));
                 }
                 edit(ctx, fscid)?.inline_data_enabled = on;
                 format!("inline data {}", if on { "enabled" } else { "disabled" })
             }
             "allow_dirfrags" => {
-                const ALWAYS: &str = "Directory fragmentation is now permanently enabled. This command is DEPRECATED and will be REMOVED \
+                const ALWAYS: &str = "Directory fragmentation is now permanently enabled. This \
+                    command is DEPRECATED and will be REMOVED \
                                       from future releases.";
                 // Ceph says yes to both, and goes on to fragment directories.
                 if !yes_or_no(&val)? {
@@ -109,7 +113,10 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             }
             "balancer" => {
                 if val.len() > BALANCER_MAX {
-                    return Err((EINVAL, format!("a balancer's name has at most {BALANCER_MAX} bytes")));
+                    return Err((
+                        EINVAL,
+                        format!("a balancer's name has at most {BALANCER_MAX} bytes"),
+                    ));
                 }
                 edit(ctx, fscid)?.balancer.clone_from(&val);
                 match &*val {
@@ -120,7 +127,9 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "standby_count_wanted" => {
                 let n = number(&val)?;
                 let n = i32::try_from(n).ok().filter(|n| *n >= 0);
-                let n = n.ok_or_else(|| (ERANGE, "standby_count_wanted must be non-negative".to_owned()))?;
+                let n = n.ok_or_else(|| {
+                    (ERANGE, "standby_count_wanted must be non-negative".to_owned())
+                })?;
                 edit(ctx, fscid)?.standby_count_wanted = n;
                 String::new()
             }
@@ -137,7 +146,8 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 edit(ctx, fscid)?.set_flag(mds_flag::ALLOW_STANDBY_REPLAY, on);
                 if !on {
                     let m = map_of(ctx, fscid)?;
-                    let gids: Vec<u64> = m.in_state(mds_state::STANDBY_REPLAY).map(|i| i.gid).collect();
+                    let gids: Vec<u64> =
+                        m.in_state(mds_state::STANDBY_REPLAY).map(|i| i.gid).collect();
                     gids.into_iter().for_each(|gid| mds::fail(ctx.work, gid));
                 }
                 String::new()
@@ -145,18 +155,24 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "joinable" | "cluster_down" => {
                 let on = yes_or_no(&val)? == (var == "joinable");
                 edit(ctx, fscid)?.set_flag(mds_flag::NOT_JOINABLE, !on);
-                let deprecated = " WARNING: cluster_down flag is deprecated and will be removed in a future version. Please use \"joinable\".";
+                let deprecated = " WARNING: cluster_down flag is deprecated and will be removed in \
+                    a future version. Please use \"joinable\".";
                 joinable_text(&name, on) + if var == "joinable" { "" } else { deprecated }
             }
             "down" => down(ctx, fscid, &name, yes_or_no(&val)?)?,
             // "min_compat_client"
             _ => {
                 let known = RELEASES.iter().find(|(r, _)| *r == val);
-                let (_, feature) = known.ok_or_else(|| (EINVAL, format!("version {val} is not recognized")))?;
+                let (_, feature) =
+                    known.ok_or_else(|| (EINVAL, format!("version {val} is not recognized")))?;
                 let upto = features_named(feature)?.first().map_or(0, |(bit, _)| *bit);
-                let all: Vec<_> = (5..=upto).filter_map(|b| features_named(&b.to_string()).ok()).flatten().collect();
+                let all: Vec<_> = (5..=upto)
+                    .filter_map(|b| features_named(&b.to_string()).ok())
+                    .flatten()
+                    .collect();
                 require_features(edit(ctx, fscid)?, &all, true);
-                "WARNING: setting min_compat_client is deprecated and may not do what you want.\nThe oldest release to set is \
+                "WARNING: setting min_compat_client is deprecated and may not do what you \
+                    want.\nThe oldest release to set is \
                  octopus.\nPlease migrate to `ceph fs required_client_features ...`."
                     .to_owned()
             }

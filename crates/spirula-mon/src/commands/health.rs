@@ -8,7 +8,14 @@ use spirula_types::errno::{EINVAL, ENOENT};
 use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "status", help: "show cluster status", module: "mon", perm: "r", flags: 0, run: status },
+    CommandSpec {
+        sig: "status",
+        help: "show cluster status",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: status,
+    },
     CommandSpec {
         sig: "health name=detail,type=CephChoices,strings=detail,req=false",
         help: "show cluster health",
@@ -18,7 +25,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: health,
     },
     CommandSpec {
-        sig: "health mute name=code,type=CephString name=ttl,type=CephString,req=false name=sticky,type=CephBool,req=false",
+        sig: "health mute name=code,type=CephString name=ttl,type=CephString,req=false \
+            name=sticky,type=CephBool,req=false",
         help: "mute health alert",
         module: "mon",
         perm: "w",
@@ -65,7 +73,8 @@ fn df(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn full(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     // Tags only ever became part of a title nobody reads.
-    let (text, rs) = report::report(&ctx.view(), ctx.mon.agreed(), super::misc::VERSION_TEXT, ctx.format);
+    let (text, rs) =
+        report::report(&ctx.view(), ctx.mon.agreed(), super::misc::VERSION_TEXT, ctx.format);
     CommandResult::data(text).with_rs(rs)
 }
 
@@ -73,8 +82,12 @@ fn mute(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let code = args.str("code");
     let until = match args.opt_str("ttl").as_deref().map(report::health::parse_ttl) {
         None => UTime::ZERO,
-        Some(Some(seconds)) => UTime { sec: ctx.work.now.sec.saturating_add(seconds), nsec: ctx.work.now.nsec },
-        Some(None) => return CommandResult::err(EINVAL, format!("cannot parse ttl '{}'", args.str("ttl"))),
+        Some(Some(seconds)) => {
+            UTime { sec: ctx.work.now.sec.saturating_add(seconds), nsec: ctx.work.now.nsec }
+        }
+        Some(None) => {
+            return CommandResult::err(EINVAL, format!("cannot parse ttl '{}'", args.str("ttl")));
+        }
     };
     let found = report::health::Health::of(&ctx.view()).mute(&code, until, args.bool("sticky"));
     match found {

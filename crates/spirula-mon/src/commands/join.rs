@@ -1,6 +1,8 @@
 //! `spirula token …` and `spirula join`: commands of ours, not of Ceph's. See [`crate::join`].
 
-use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, stream, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, stream, text_or_json,
+};
 use crate::join::{Answer, MON_NAMES, OSDS_MAX, Record, Request, Token, given_by, id_of, user_of};
 use crate::mon::CommandCtx;
 use crate::osd;
@@ -38,7 +40,8 @@ const HANDED_ON: &[&str] = &[
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
-        sig: "join-token create name=seconds,type=CephInt,range=60|2592000,req=false name=mon,type=CephBool,req=false",
+        sig: "join-token create name=seconds,type=CephInt,range=60|2592000,req=false \
+            name=mon,type=CephBool,req=false",
         help: "make a token that brings one new host in, once; with --mon also a monitor on it",
         module: "auth",
         perm: "rwx",
@@ -94,8 +97,11 @@ fn ids(work: &Work) -> Vec<String> {
 
 /// Moves the ends of tokens, and of what they gave.
 pub(crate) fn shift(work: &mut Work, to: impl Fn(UTime) -> UTime) {
-    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
-    let moved = names.filter_map(|(k, given)| given_until(given).map(|(until, token)| (k, given_by(to(until), token))));
+    let names =
+        work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let moved = names.filter_map(|(k, given)| {
+        given_until(given).map(|(until, token)| (k, given_by(to(until), token)))
+    });
     let moved: Vec<(String, String)> = moved.map(|(k, given)| (k.clone(), given)).collect();
     if !moved.is_empty() {
         let kv = Arc::make_mut(&mut work.state.kv);
@@ -119,19 +125,27 @@ pub(crate) fn forget_ended(work: &mut Work) {
     forget_names(work, None);
 }
 
-/// Takes back the names given to monitors that have not come in, whose time is over or whose token was removed.
+/// Takes back the names given to monitors that have not come in, whose time is over or whose token
+/// was removed.
 fn forget_names(work: &mut Work, removed: Option<&str>) {
     let now = work.now;
-    // An earlier version said no more than that it is given: from now on for as long as a token lasts.
-    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
-    let old: Vec<String> = names.filter(|(_, given)| given.is_empty()).map(|(k, _)| k.clone()).collect();
+    // An earlier version said no more than that it is given: from now on for as long as a token
+    // lasts.
+    let names =
+        work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let old: Vec<String> =
+        names.filter(|(_, given)| given.is_empty()).map(|(k, _)| k.clone()).collect();
     for key in old {
         let until = UTime { sec: now.sec.saturating_add(LIFE as u32), nsec: 0 };
         Arc::make_mut(&mut work.state.kv).insert(key, given_by(until, "").into());
     }
-    let gone = |given: &[u8]| given_until(given).is_none_or(|(until, token)| until <= now || removed == Some(token));
-    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
-    let gone: Vec<String> = names.filter(|(_, given)| gone(given)).map(|(k, _)| k.clone()).collect();
+    let gone = |given: &[u8]| {
+        given_until(given).is_none_or(|(until, token)| until <= now || removed == Some(token))
+    };
+    let names =
+        work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let gone: Vec<String> =
+        names.filter(|(_, given)| gone(given)).map(|(k, _)| k.clone()).collect();
     if !gone.is_empty() {
         let kv = Arc::make_mut(&mut work.state.kv);
         gone.iter().for_each(|key| drop(kv.remove(key)));
@@ -152,7 +166,8 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(EINVAL, "cannot make a key");
     };
     let mons: Vec<_> = ctx.work.state.monmap.iter().map(|(_, m)| m.addrs.clone()).collect();
-    let cephx = ctx.mon.settings.borrow().get("auth_service_required").is_some_and(|m| m.contains("cephx"));
+    let cephx =
+        ctx.mon.settings.borrow().get("auth_service_required").is_some_and(|m| m.contains("cephx"));
     let token = Token { fsid: ctx.mon.fsid(), mons, cephx, key: key.clone() };
     let id = token.id();
     let Ok(entity) = token.user().parse::<EntityId>() else {
@@ -165,14 +180,17 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     Arc::make_mut(&mut ctx.work.state.auth).put(entity, User { key, pending_key: None, caps });
     let text = || format!("{token}\n");
     let value = || json!({"token": token.to_string(), "id": id, "until": until.to_iso()});
-    text_or_json(ctx, text, value).with_rs(format!("token {id} is good for one host, until {}", until.to_iso()))
+    text_or_json(ctx, text, value)
+        .with_rs(format!("token {id} is good for one host, until {}", until.to_iso()))
 }
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let one = |id: &String| {
         let r = record(ctx.work, id)?;
         let used = r.used.map(|(_, host, at)| json!({"host": host, "at": at.to_iso()}));
-        Some(json!({"id": id, "made": r.made.to_iso(), "until": r.until.to_iso(), "mon": r.mon, "used": used}))
+        Some(
+            json!({"id": id, "made": r.made.to_iso(), "until": r.until.to_iso(), "mon": r.mon, "used": used}),
+        )
     };
     let all: Vec<Value> = ids(ctx.work).iter().filter_map(one).collect();
     json_out(ctx, &Value::Array(all))
@@ -193,20 +211,36 @@ type Refused = (i32, String);
 fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let id = args.str("id");
-        let gone = || (EACCES, "this token is not known: it has ended or was removed; make another".to_owned());
+        let gone = || {
+            (
+                EACCES,
+                "this token is not known: it has ended or was removed; make another".to_owned(),
+            )
+        };
         let mut record = record(ctx.work, &id).ok_or_else(gone)?;
         let user: EntityId = user_of(&id).parse().map_err(|_| gone())?;
-        let key = ctx.work.state.auth.get(&user).map(|u| u.key.clone()).filter(|k| id_of(k) == id).ok_or_else(gone)?;
+        let key = ctx
+            .work
+            .state
+            .auth
+            .get(&user)
+            .map(|u| u.key.clone())
+            .filter(|k| id_of(k) == id)
+            .ok_or_else(gone)?;
         if record.until <= ctx.work.now {
             return Err(gone());
         }
-        let request = Request::open(&key, &args.str("request")).map_err(|e| (EACCES, format!("request: {e}")))?;
+        let request = Request::open(&key, &args.str("request"))
+            .map_err(|e| (EACCES, format!("request: {e}")))?;
         // Not the nonce alone, which another host might repeat: all that is asked for.
         let digest = digest(&key, &request);
         if let Some((used, host, at)) = &record.used
             && *used != digest
         {
-            return Err((EACCES, format!("this token was used by {host} at {}; make another", at.to_iso())));
+            return Err((
+                EACCES,
+                format!("this token was used by {host} at {}; make another", at.to_iso()),
+            ));
         }
         check(&request, &record)?;
         if let Some(name) = &request.mon {
@@ -217,11 +251,23 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if record.used.is_none() {
             record.used = Some((digest, request.host.clone(), ctx.work.now));
             keep(ctx.work, &id, &record);
-            ctx.work.info(format!("host {} joins with {} OSDs by token {id}", request.host, osds.len()));
+            ctx.work.info(format!(
+                "host {} joins with {} OSDs by token {id}",
+                request.host,
+                osds.len()
+            ));
         }
-        let mons = ctx.work.state.monmap.mons.iter().map(|(name, m)| (name.clone(), m.addrs.clone())).collect();
+        let mons = ctx
+            .work
+            .state
+            .monmap
+            .mons
+            .iter()
+            .map(|(name, m)| (name.clone(), m.addrs.clone()))
+            .collect();
         let conf = handed_on(ctx);
-        let answer = Answer { nonce: request.nonce, fsid: ctx.mon.fsid(), mons, osds, mon_key, conf };
+        let answer =
+            Answer { nonce: request.nonce, fsid: ctx.mon.fsid(), mons, osds, mon_key, conf };
         Ok(CommandResult::data(answer.seal(&key, &mut stream(ctx)?)))
     };
     settle(run())
@@ -238,7 +284,10 @@ fn check(request: &Request, record: &Record) -> Result<(), Refused> {
         return Err((EINVAL, format!("'{}' cannot be a host's name", request.host)));
     }
     if request.osds.len() > OSDS_MAX {
-        return Err((EINVAL, format!("{} OSDs at once are too many, {OSDS_MAX} are allowed", request.osds.len())));
+        return Err((
+            EINVAL,
+            format!("{} OSDs at once are too many, {OSDS_MAX} are allowed", request.osds.len()),
+        ));
     }
     if request.mgr.as_ref().is_some_and(|(name, _)| !is_daemon_name(name)) {
         return Err((EINVAL, "that cannot be a manager's name".to_owned()));
@@ -253,13 +302,17 @@ fn check(request: &Request, record: &Record) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Lets a monitor of that name come in, once, for as long as `given` says. `again`: this very request was granted before.
+/// Lets a monitor of that name come in, once, for as long as `given` says. `again`: this very
+/// request was granted before.
 fn grant_name(work: &mut Work, name: &str, given: &str, again: bool) -> Result<(), Refused> {
     if work.state.members.values().any(|m| m.name == name) {
         if again {
             return Ok(());
         }
-        return Err((EEXIST, format!("mon.{name} is a monitor of this cluster already; choose another name")));
+        return Err((
+            EEXIST,
+            format!("mon.{name} is a monitor of this cluster already; choose another name"),
+        ));
     }
     Arc::make_mut(&mut work.state.kv).insert(format!("{MON_NAMES}{name}"), given.to_owned().into());
     Ok(())
@@ -308,13 +361,18 @@ fn add_user(
 ) -> Result<(), Refused> {
     let entity = EntityId::new(kind, id).map_err(|e| (EINVAL, e.to_string()))?;
     match work.state.auth.get(&entity) {
-        Some(there) if there.key != *key => {
-            Err((EEXIST, format!("{entity} exists with another key; 'ceph auth rm {entity}' if it is no longer used")))
-        }
+        Some(there) if there.key != *key => Err((
+            EEXIST,
+            format!(
+                "{entity} exists with another key; 'ceph auth rm {entity}' if it is no longer used"
+            ),
+        )),
         Some(_) => Ok(()),
         None => {
-            let caps: BTreeMap<_, _> = caps.iter().map(|(s, c)| ((*s).to_owned(), (*c).to_owned())).collect();
-            Arc::make_mut(&mut work.state.auth).put(entity, User { key: key.clone(), pending_key: None, caps });
+            let caps: BTreeMap<_, _> =
+                caps.iter().map(|(s, c)| ((*s).to_owned(), (*c).to_owned())).collect();
+            Arc::make_mut(&mut work.state.auth)
+                .put(entity, User { key: key.clone(), pending_key: None, caps });
             Ok(())
         }
     }
@@ -344,13 +402,15 @@ mod tests {
     #[test]
     fn names_that_an_earlier_version_gave_last_as_long_as_a_token() {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let map =
+            OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
         let mut state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
         let key = format!("{MON_NAMES}b");
         Arc::make_mut(&mut state.kv).insert(key.clone(), bytes::Bytes::new());
         for (after, there) in [(0, true), (LIFE - 1, true), (LIFE, false)] {
             let speaker = Speaker { name: "a".into(), rank: 0, addrs: AddrVec::default() };
-            let mut work = Work::new(state, UTime { sec: now.sec + after as u32, nsec: 0 }, speaker);
+            let mut work =
+                Work::new(state, UTime { sec: now.sec + after as u32, nsec: 0 }, speaker);
             forget_ended(&mut work);
             assert_eq!(work.state.kv.contains_key(&key), there, "after {after} s");
             state = work.state;

@@ -18,7 +18,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: log,
     },
     CommandSpec {
-        sig: "log last name=num,type=CephInt,range=1,req=false name=level,type=CephChoices,strings=debug|info|sec|warn|error,req=false name=channel,type=CephChoices,strings=*|cluster|audit|cephadm,req=false",
+        sig: "log last name=num,type=CephInt,range=1,req=false \
+            name=level,type=CephChoices,strings=debug|info|sec|warn|error,req=false \
+            name=channel,type=CephChoices,strings=*|cluster|audit|cephadm,req=false",
         help: "print last few lines of the cluster log",
         module: "mon",
         perm: "r",
@@ -54,8 +56,10 @@ fn last(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let text = || entries.iter().map(|e| line(e) + "\n").collect();
     let value = || {
         let one = |e: &&LogEntry| {
-            let kind =
-                u8::try_from(e.name_kind).ok().and_then(EntityType::from_wire).map_or("unknown", EntityType::as_str);
+            let kind = u8::try_from(e.name_kind)
+                .ok()
+                .and_then(EntityType::from_wire)
+                .map_or("unknown", EntityType::as_str);
             json!({
                 "name": format!("{kind}.{}", e.name_id),
                 "rank": e.rank.to_string(),

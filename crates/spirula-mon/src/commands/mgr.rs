@@ -41,7 +41,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: module_ls,
     },
     CommandSpec {
-        sig: "mgr module enable name=module,type=CephString name=force,type=CephChoices,strings=--force,req=false",
+        sig: "mgr module enable name=module,type=CephString \
+            name=force,type=CephChoices,strings=--force,req=false",
         help: "enable mgr module",
         module: "mgr",
         perm: "rw",
@@ -134,7 +135,11 @@ fn fail(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if map.active_name == who || map.active_gid.to_string() == who {
         fail_active(&mut map, ctx.work.now);
     } else {
-        let gid = map.standbys.iter().find(|(g, s)| s.name == who || g.to_string() == who).map(|(g, _)| *g);
+        let gid = map
+            .standbys
+            .iter()
+            .find(|(g, s)| s.name == who || g.to_string() == who)
+            .map(|(g, _)| *g);
         match gid {
             Some(gid) => {
                 map.standbys.remove(&gid);
@@ -154,7 +159,8 @@ fn module_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let map = &ctx.work.state.mgrmap;
     let always = always_on(map);
     let dump = map.dump();
-    let available = dump.get("available_modules").and_then(Value::as_array).cloned().unwrap_or_default();
+    let available =
+        dump.get("available_modules").and_then(Value::as_array).cloned().unwrap_or_default();
     let off = |m: &Value| {
         let name = m.get("name").and_then(Value::as_str).unwrap_or_default();
         !map.modules.contains(name) && !always.iter().any(|a| a == name)
@@ -194,7 +200,10 @@ fn module_disable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let name = args.str("module");
     let mut map = MgrMap::clone(&ctx.work.state.mgrmap);
     if always_on(&map).contains(&name) {
-        return CommandResult::err(EINVAL, format!("module '{name}' cannot be disabled (always-on)"));
+        return CommandResult::err(
+            EINVAL,
+            format!("module '{name}' cannot be disabled (always-on)"),
+        );
     }
     if !map.modules.remove(&name) {
         return CommandResult::ok(format!("module '{name}' is already disabled"));
@@ -239,7 +248,12 @@ fn count_metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let property = args.str("property");
     let names = names(ctx);
     let of = |n: &String| {
-        ctx.work.state.mgr_metadata.get(n).and_then(|m| m.get(&property)).map_or("unknown", String::as_str)
+        ctx.work
+            .state
+            .mgr_metadata
+            .get(n)
+            .and_then(|m| m.get(&property))
+            .map_or("unknown", String::as_str)
     };
     json_out(ctx, &json!(misc::count_versions(names.iter().map(of))))
 }

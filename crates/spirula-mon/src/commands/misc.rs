@@ -14,7 +14,14 @@ pub const VERSION_TEXT: &str =
     concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "fsid", help: "show cluster FSID/UUID", module: "mon", perm: "r", flags: 0, run: fsid },
+    CommandSpec {
+        sig: "fsid",
+        help: "show cluster FSID/UUID",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: fsid,
+    },
     CommandSpec {
         sig: "version",
         help: "show mon daemon version",
@@ -127,7 +134,11 @@ pub(super) fn count_versions<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeM
 /// Versions that OSDs told.
 pub(super) fn osd_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
     count_versions(
-        ctx.work.state.osd_metadata.values().map(|m| m.get("ceph_version").map_or("unknown", String::as_str)),
+        ctx.work
+            .state
+            .osd_metadata
+            .values()
+            .map(|m| m.get("ceph_version").map_or("unknown", String::as_str)),
     )
 }
 
@@ -136,13 +147,15 @@ pub(super) fn mgr_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
     let map = &ctx.work.state.mgrmap;
     let active = (map.active_gid != 0).then_some(&map.active_name);
     let names = active.into_iter().chain(map.standbys.values().map(|s| &s.name));
-    let version = |n: &String| ctx.work.state.mgr_metadata.get(n)?.get("ceph_version").map(String::as_str);
+    let version =
+        |n: &String| ctx.work.state.mgr_metadata.get(n)?.get("ceph_version").map(String::as_str);
     count_versions(names.map(|n| version(n).unwrap_or("unknown")))
 }
 
 /// Versions of the monitors, as far as this one has heard of the others.
 pub(super) fn mon_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
-    let told = |name: &String| ctx.mon.quorum.facts.get(name)?.get("ceph_version").map(String::as_str);
+    let told =
+        |name: &String| ctx.mon.quorum.facts.get(name)?.get("ceph_version").map(String::as_str);
     let own = |name: &String| (*name == ctx.mon.name).then_some(VERSION_TEXT);
     let of = |name| told(name).or_else(|| own(name)).unwrap_or("unknown");
     count_versions(ctx.work.state.monmap.iter().map(|(_, m)| of(&m.name)))
@@ -295,7 +308,9 @@ fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     };
     let mut mons: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for (_, m) in state.monmap.iter() {
-        mons.entry(host(ctx.mon.quorum.facts.get(&m.name))).or_default().push(m.name.clone().into());
+        mons.entry(host(ctx.mon.quorum.facts.get(&m.name)))
+            .or_default()
+            .push(m.name.clone().into());
     }
     let mut osds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for osd in ctx.work.osd().osds() {
@@ -320,7 +335,8 @@ fn sessions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let one = |s: &crate::session::Session| {
         let (caps, status) = match &s.access {
             Access::Nothing => ("", "none"),
-            // A daemon of this process, or a cluster without authentication: no ticket, so none to reclaim an id with.
+            // A daemon of this process, or a cluster without authentication: no ticket, so none to
+            // reclaim an id with.
             Access::Everything => ("allow *", "none"),
             Access::Granted { session, .. } => (session.caps.as_str(), "new_ok"),
         };
@@ -357,5 +373,8 @@ fn no_history(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 }
 
 fn tell(_: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    CommandResult::err(EOPNOTSUPP, "the monitor passes no commands on; the CLI tells daemons itself")
+    CommandResult::err(
+        EOPNOTSUPP,
+        "the monitor passes no commands on; the CLI tells daemons itself",
+    )
 }

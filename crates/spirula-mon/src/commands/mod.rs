@@ -38,7 +38,9 @@ mod tell;
 mod volume;
 
 pub use args::Args;
-pub use spec::{CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MGR, FLAG_TELL, Handler, Perm};
+pub use spec::{
+    CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MGR, FLAG_TELL, Handler, Perm,
+};
 
 use crate::event::Peer;
 use crate::mon::{CommandCtx, Mon};
@@ -98,7 +100,8 @@ type Outcome = Result<CommandResult, (i32, String)>;
 /// # Errors
 /// Never in practice: the seed has a key's length.
 fn stream(ctx: &CommandCtx<'_>) -> Result<impl FnMut(&mut [u8]) + use<>, (i32, String)> {
-    let seed = CryptoKey::new(KeyType::Aes256k, ctx.work.now, &ctx.random).map_err(|e| (EINVAL, e.to_string()))?;
+    let seed = CryptoKey::new(KeyType::Aes256k, ctx.work.now, &ctx.random)
+        .map_err(|e| (EINVAL, e.to_string()))?;
     let mut count = 0u64;
     Ok(move |out: &mut [u8]| {
         for chunk in out.chunks_mut(32) {
@@ -131,12 +134,17 @@ fn addr_json(a: &spirula_types::EntityAddr) -> Value {
         spirula_types::EntityAddr::KIND_ANY => "any",
         _ => "none",
     };
-    let addr = a.addr.map_or_else(|| "(unrecognized address family 0)".to_owned(), |s| s.to_string());
+    let addr =
+        a.addr.map_or_else(|| "(unrecognized address family 0)".to_owned(), |s| s.to_string());
     serde_json::json!({"type": kind, "addr": addr, "nonce": a.nonce})
 }
 
 /// Text for people, or the JSON of the same.
-fn text_or_json(ctx: &CommandCtx<'_>, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> CommandResult {
+fn text_or_json(
+    ctx: &CommandCtx<'_>,
+    text: impl FnOnce() -> String,
+    value: impl FnOnce() -> Value,
+) -> CommandResult {
     if ctx.format.is_json() { json_out(ctx, &value()) } else { CommandResult::data(text()) }
 }
 
@@ -154,17 +162,20 @@ fn parse(cmd: &[String]) -> Result<Args, String> {
 /// The command of that prefix whose required arguments are all given; several share a
 /// prefix (`osd crush set`), and the one with most of what was given is meant.
 fn find(prefix: &str, args: &Args) -> Option<&'static CommandSpec> {
-    let candidates: Vec<_> = specs().filter(|s| s.sig.starts_with(prefix) && s.prefix() == prefix).collect();
+    let candidates: Vec<_> =
+        specs().filter(|s| s.sig.starts_with(prefix) && s.prefix() == prefix).collect();
     let given = |s: &&&CommandSpec| {
         let names = s.sig.split_whitespace().filter_map(|p| p.strip_prefix("name="));
         names.filter(|p| args.has(p.split(',').next().unwrap_or_default())).count()
     };
-    let fits = candidates.iter().rev().filter(|s| args::check(s.sig, args).is_ok()).max_by_key(given);
+    let fits =
+        candidates.iter().rev().filter(|s| args::check(s.sig, args).is_ok()).max_by_key(given);
     fits.or(candidates.first()).copied()
 }
 
-/// A command as everybody understands it who decides about it: capabilities, the turns of what makes epochs, its handler. This is the
-/// one place that reads its text, so that none of them takes it for another command than the others do.
+/// A command as everybody understands it who decides about it: capabilities, the turns of what
+/// makes epochs, its handler. This is the one place that reads its text, so that none of them takes
+/// it for another command than the others do.
 #[derive(Clone)]
 pub struct Command {
     /// Its words.
@@ -214,7 +225,8 @@ impl Command {
 
     /// Does this fence somebody off, or let somebody in again?
     pub fn is_about_fences(&self) -> bool {
-        self.is_write() && ["blocklist", "blacklist"].iter().any(|w| self.prefix.split(' ').nth(1) == Some(w))
+        self.is_write()
+            && ["blocklist", "blacklist"].iter().any(|w| self.prefix.split(' ').nth(1) == Some(w))
     }
 
     /// Is it, by `tell`, about this daemon itself, so that it needs no quorum?
@@ -267,7 +279,13 @@ pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
 }
 
 /// Runs a command, and has it answer in `format`.
-fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, format: Format) -> CommandResult {
+fn run_in(
+    mon: &Mon,
+    work: &mut Work,
+    request: &Request<'_>,
+    command: &Command,
+    format: Format,
+) -> CommandResult {
     let Request { peer, input, random, tell, .. } = *request;
     let (prefix, args) = (command.prefix.as_str(), &command.given);
     if tell && let Some(result) = tell::run(mon, prefix, args, format) {
@@ -284,9 +302,12 @@ fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, 
             None => CommandResult::err(EINVAL, unknown(prefix)),
         };
     };
-    // Who may tell a monitor something was not asked for the rights that a command about the cluster needs ([`crate::access`]).
+    // Who may tell a monitor something was not asked for the rights that a command about the
+    // cluster needs ([`crate::access`]).
     if tell && !is_told(spec) {
-        let text = format!("'{prefix}' is no command of a monitor itself: it is for the cluster, without 'tell'");
+        let text = format!(
+            "'{prefix}' is no command of a monitor itself: it is for the cluster, without 'tell'"
+        );
         return CommandResult::err(EINVAL, text);
     }
     if let Err((errno, text)) = args::check(spec.sig, args) {
@@ -294,15 +315,17 @@ fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, 
     }
     let mut ctx = CommandCtx { mon, work, peer, input, format, random };
     let result = (spec.run)(&mut ctx, &command.args());
-    let ends_line = format == Format::Json && result.ret == 0 && ENDS_LINE.contains(&spec.prefix().as_str());
+    let ends_line =
+        format == Format::Json && result.ret == 0 && ENDS_LINE.contains(&spec.prefix().as_str());
     if !ends_line || result.data.is_empty() || result.data.ends_with(b"\n") {
         return result;
     }
     CommandResult { data: [&result.data[..], b"\n"].concat().into(), ..result }
 }
 
-/// Commands whose JSON in one line ends in a newline, as 16.2.15 answers (`tests/data/vectors/cli-output`, by which each was looked
-/// up, and clients' reports): where it is missing, what a shell prints next lands on the same line. Others have none there either.
+/// Commands whose JSON in one line ends in a newline, as 16.2.15 answers
+/// (`tests/data/vectors/cli-output`, by which each was looked up, and clients' reports): where it
+/// is missing, what a shell prints next lands on the same line. Others have none there either.
 const ENDS_LINE: [&str; 21] = [
     "auth get",
     "config-key list",
@@ -327,7 +350,8 @@ const ENDS_LINE: [&str; 21] = [
     "status",
 ];
 
-/// Is it a command that a monitor is told, of those that are in the cluster's table? As with Ceph since 15, no other is.
+/// Is it a command that a monitor is told, of those that are in the cluster's table? As with Ceph
+/// since 15, no other is.
 pub(crate) fn is_told(spec: &CommandSpec) -> bool {
     spec.flags & FLAG_TELL != 0 || spec.prefix() == "quorum_status"
 }
@@ -339,7 +363,8 @@ pub(crate) fn unknown(prefix: &str) -> String {
 
 /// The active manager's command of those words, as it described it.
 fn of_manager(state: &State, prefix: &str) -> Option<Value> {
-    // The words stand in the text as they are: what does not hold the first of them need not be read.
+    // The words stand in the text as they are: what does not hold the first of them need not be
+    // read.
     let first = format!("\"{}\"", prefix.split(' ').next().unwrap_or_default());
     let all = state.mgr_commands.iter().filter(|c| c.contains(&first));
     all.filter_map(|c| serde_json::from_str(c).ok()).find(|c| descriptor_prefix(c) == prefix)
@@ -351,12 +376,15 @@ pub(crate) fn is_for_manager(state: &State, m: &Message) -> bool {
     m.kind == kind::MON_COMMAND && Command::in_message(m).is_some_and(|c| served(&c))
 }
 
-/// Part of capabilities and rights that a command needs at monitors which is not in their own table: one of the manager's, or one that
-/// is refused by name.
+/// Part of capabilities and rights that a command needs at monitors which is not in their own
+/// table: one of the manager's, or one that is refused by name.
 pub(crate) fn needs_of_others(state: &State, prefix: &str) -> Option<(String, String)> {
-    let text = |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text =
+        |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let served = of_manager(state, prefix).map(|c| (text(&c, "module"), text(&c, "perm")));
-    served.or_else(|| spirula_settings::absent::find(prefix).map(|c| (c.part.to_owned(), c.perm.to_owned())))
+    served.or_else(|| {
+        spirula_settings::absent::find(prefix).map(|c| (c.part.to_owned(), c.perm.to_owned()))
+    })
 }
 
 fn descriptor_prefix(descriptor: &Value) -> String {
@@ -372,16 +400,20 @@ fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> + use<'_> {
 
 /// The answer to `get_command_descriptions`: the manager's commands, then ours.
 fn descriptions(mon: &Mon) -> String {
-    // What a daemon says of itself is asked for by `tell`; of these Ceph's monitors list `version` alone.
+    // What a daemon says of itself is asked for by `tell`; of these Ceph's monitors list `version`
+    // alone.
     let of_itself = |s: &CommandSpec| s.flags & FLAG_TELL != 0 && s.prefix() != "version";
-    // The manager refuses these by name; while no manager has said what it serves, nothing is sent to one.
-    let missing = spirula_settings::absent::commands().filter(|_| !mon.state.mgr_commands.is_empty());
+    // The manager refuses these by name; while no manager has said what it serves, nothing is sent
+    // to one.
+    let missing =
+        spirula_settings::absent::commands().filter(|_| !mon.state.mgr_commands.is_empty());
     let missing = missing.map(|c| spec::descriptor_of(c.sig, &c.help(), c.part, c.perm, FLAG_MGR));
     // The manager lists these, and answers them, too.
     let of_manager = |s: &CommandSpec| s.flags & FLAG_MGR != 0;
     let own = specs().filter(|s| !of_itself(s) && !of_manager(s)).map(CommandSpec::descriptor);
     let all = of_managers(mon).chain(missing).chain(own);
-    let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
+    let map: serde_json::Map<String, Value> =
+        all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
 }
 

@@ -19,7 +19,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: dump,
     },
-    CommandSpec { sig: "mon stat", help: "summarize monitor status", module: "mon", perm: "r", flags: 0, run: stat },
+    CommandSpec {
+        sig: "mon stat",
+        help: "summarize monitor status",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: stat,
+    },
     CommandSpec {
         sig: "mon getmap name=epoch,type=CephInt,range=0,req=false",
         help: "get monmap",
@@ -131,10 +138,12 @@ fn stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let (map, q) = (&ctx.work.state.monmap, &ctx.mon.quorum);
     let leader = map.rank_of(&q.leader).unwrap_or(0);
     let text = || {
-        let mons: Vec<String> = map.iter().map(|(_, m)| format!("{}={}", m.name, m.addrs)).collect();
+        let mons: Vec<String> =
+            map.iter().map(|(_, m)| format!("{}={}", m.name, m.addrs)).collect();
         let ranks: Vec<String> = q.quorum.iter().map(u32::to_string).collect();
         format!(
-            "e{}: {} mons at {{{}}} removed_ranks: {{}}, election epoch {}, leader {leader} {}, quorum {} {}\n",
+            "e{}: {} mons at {{{}}} removed_ranks: {{}}, election epoch {}, leader {leader} {}, \
+                quorum {} {}\n",
             map.epoch,
             map.len(),
             mons.join(","),
@@ -145,7 +154,8 @@ fn stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         )
     };
     let value = || {
-        let quorum: Vec<Value> = q.quorum.iter().zip(&q.names).map(|(r, n)| json!({"rank": r, "name": n})).collect();
+        let quorum: Vec<Value> =
+            q.quorum.iter().zip(&q.names).map(|(r, n)| json!({"rank": r, "name": n})).collect();
         json!({
             "epoch": map.epoch,
             "min_mon_release_name": spirula_maps::release_name(map.min_mon_release),
@@ -162,12 +172,14 @@ fn getmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if let Some(e) = args.int("epoch").filter(|e| *e != 0 && *e != i64::from(map.epoch)) {
         return CommandResult::err(ENOENT, format!("there is no map for epoch {e}"));
     }
-    CommandResult::data(spirula_encoding::to_vec(&**map)).with_rs(format!("got monmap epoch {}", map.epoch))
+    CommandResult::data(spirula_encoding::to_vec(&**map))
+        .with_rs(format!("got monmap epoch {}", map.epoch))
 }
 
 fn metadata_of(ctx: &CommandCtx<'_>, name: &str) -> Value {
     let mut out = serde_json::Map::new();
-    let addrs = ctx.work.state.monmap.mons.get(name).map(|m| m.addrs.to_string()).unwrap_or_default();
+    let addrs =
+        ctx.work.state.monmap.mons.get(name).map(|m| m.addrs.to_string()).unwrap_or_default();
     out.insert("addrs".into(), addrs.into());
     if name == ctx.mon.name {
         out.insert("ceph_release".into(), "pacific".into());
@@ -225,11 +237,16 @@ fn ok_to_stop(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let left = ctx.mon.quorum.names.iter().filter(|n| !ids.contains(n)).count();
     if left * 2 > total {
         let word = if ids.is_empty() { "none".to_owned() } else { ids.join(",") };
-        return CommandResult::ok(format!("quorum should be preserved (~{left} of {total}) after stopping [{word}]"));
+        return CommandResult::ok(format!(
+            "quorum should be preserved (~{left} of {total}) after stopping [{word}]"
+        ));
     }
     CommandResult::err(
         EBUSY,
-        format!("not enough monitors would be available ({left} of {total}) after stopping mons [{}]", ids.join(",")),
+        format!(
+            "not enough monitors would be available ({left} of {total}) after stopping mons [{}]",
+            ids.join(",")
+        ),
     )
 }
 
@@ -250,7 +267,9 @@ fn ok_to_add(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let total = ctx.work.state.monmap.len() + 1;
     let left = ctx.mon.quorum.names.len();
     if left * 2 > total {
-        return CommandResult::ok("adding another mon that is not yet started will not affect quorum");
+        return CommandResult::ok(
+            "adding another mon that is not yet started will not affect quorum",
+        );
     }
     CommandResult::err(EBUSY, "adding a monitor would break quorum (until that monitor starts)")
 }
@@ -267,7 +286,8 @@ fn feature_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         .collect();
     let text = || {
         format!(
-            "all features\n\tsupported: [{0}]\n\tpersistent: [{0}]\non current monmap (epoch {1})\n\tpersistent: [{0}]\n\trequired: [{0}]\n",
+            "all features\n\tsupported: [{0}]\n\tpersistent: [{0}]\non current monmap (epoch \
+                {1})\n\tpersistent: [{0}]\n\trequired: [{0}]\n",
             names.join(","),
             ctx.work.state.monmap.epoch
         )
@@ -287,7 +307,8 @@ fn parse_addrs(text: &str) -> Option<AddrVec> {
         let socket = t.parse().ok().or_else(|| plain.parse().ok().map(port))?;
         Some(EntityAddr::v2(socket, nonce?))
     };
-    let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).filter(|t| t.contains("v2:"));
+    let list =
+        text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).filter(|t| t.contains("v2:"));
     let parts = list.unwrap_or(text).split(',').filter(|t| !t.starts_with("v1:"));
     let addrs: Option<Vec<EntityAddr>> = parts.map(v2).collect();
     addrs.filter(|a| !a.is_empty()).map(AddrVec)
@@ -296,7 +317,10 @@ fn parse_addrs(text: &str) -> Option<AddrVec> {
 fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let (name, text) = (args.str("name"), args.str("addr"));
     let Some(addrs) = parse_addrs(&text) else {
-        return CommandResult::err(EINVAL, format!("'{text}' is no address; give one like 10.0.0.1:{MON_PORT}"));
+        return CommandResult::err(
+            EINVAL,
+            format!("'{text}' is no address; give one like 10.0.0.1:{MON_PORT}"),
+        );
     };
     if !spirula_types::names::is_daemon_name(&name) {
         return CommandResult::err(EINVAL, format!("'{name}' cannot be a monitor's name"));
@@ -306,9 +330,14 @@ fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if there.addrs == addrs {
             return CommandResult::ok(format!("mon.{name} at {addrs} already exists"));
         }
-        return CommandResult::err(EEXIST, format!("mon.{name} already exists at address {}", there.addrs));
+        return CommandResult::err(
+            EEXIST,
+            format!("mon.{name} already exists at address {}", there.addrs),
+        );
     }
-    if let Some((_, other)) = map.iter().find(|(_, m)| m.addrs.0.iter().any(|a| addrs.0.contains(a))) {
+    if let Some((_, other)) =
+        map.iter().find(|(_, m)| m.addrs.0.iter().any(|a| addrs.0.contains(a)))
+    {
         return CommandResult::err(EEXIST, format!("mon.{} is at {addrs}", other.name));
     }
     let now = ctx.work.now;
@@ -327,9 +356,13 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::ok(format!("mon.{name} does not exist or has already been removed"));
     };
     if state.monmap.len() == 1 {
-        return CommandResult::err(EINVAL, format!("error: refusing removal of last monitor {name}"));
+        return CommandResult::err(
+            EINVAL,
+            format!("error: refusing removal of last monitor {name}"),
+        );
     }
-    // Whoever leads may be of another process: a monitor's facts say so, too. After a restart they come a moment later than its vote.
+    // Whoever leads may be of another process: a monitor's facts say so, too. After a restart they
+    // come a moment later than its vote.
     let other = name != ctx.mon.name && ctx.mon.quorum.names.contains(&name);
     if other && !ctx.mon.quorum.facts.contains_key(&name) {
         return CommandResult::err(
@@ -340,7 +373,9 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let shares = ctx.mon.quorum.facts.get(&name).is_some_and(|f| f.contains_key(SHARES_PROCESS));
     if shares || ctx.mon.company.contains(&name) {
         // A monitor that is removed ends, and all that shares its process would end with it.
-        let text = format!("mon.{name} is part of 'spirula up', which keeps as many monitors as it was made with");
+        let text = format!(
+            "mon.{name} is part of 'spirula up', which keeps as many monitors as it was made with"
+        );
         return CommandResult::err(EOPNOTSUPP, text);
     }
     let member = state.members.iter().find(|(_, m)| m.name == name).map(|(id, _)| *id);
@@ -350,8 +385,10 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let left = voters.iter().filter(|v| **v != member).count();
         let heard = ctx.mon.quorum.names.iter().filter(|n| **n != name).count();
         if voters.contains(&member) && heard * 2 <= left {
-            let text =
-                format!("removing mon.{name} would leave {heard} of {left} monitors in quorum, too few to go on");
+            let text = format!(
+                "removing mon.{name} would leave {heard} of {left} monitors in quorum, too few to \
+                    go on"
+            );
             return CommandResult::err(EBUSY, text);
         }
     }
@@ -375,14 +412,27 @@ mod tests {
     fn addresses_in_the_forms_that_ceph_takes() {
         let at = |t: &str| parse_addrs(t).map(|a| a.to_string());
         let want = Some("v2:10.0.0.1:3300/0".to_owned());
-        for text in ["10.0.0.1", "10.0.0.1:3300", "v2:10.0.0.1:3300/0", "[v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0]"] {
+        for text in [
+            "10.0.0.1",
+            "10.0.0.1:3300",
+            "v2:10.0.0.1:3300/0",
+            "[v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0]",
+        ] {
             assert_eq!(
                 at(text),
-                want.clone().map(|w| if at(text) == Some(format!("[{w}]")) { format!("[{w}]") } else { w }),
+                want.clone().map(|w| if at(text) == Some(format!("[{w}]")) {
+                    format!("[{w}]")
+                } else {
+                    w
+                }),
                 "{text}"
             );
         }
-        assert!(at("[fd00::1]:3300").is_some() && at("fd00::1").is_some() && at("[v2:[fd00::1]:3300/0]").is_some());
+        assert!(
+            at("[fd00::1]:3300").is_some()
+                && at("fd00::1").is_some()
+                && at("[v2:[fd00::1]:3300/0]").is_some()
+        );
         for text in ["", "host", "10.0.0.1:x", "v1:10.0.0.1:6789", "10.0.0.1:3300/x", ","] {
             assert_eq!(at(text), None, "{text}");
         }

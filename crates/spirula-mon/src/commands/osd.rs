@@ -1,7 +1,9 @@
 //! What is done to single OSDs: in, out, down, stop, weight, making and removing.
 
 use super::osd_show::existing;
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, Outcome, json_out, settle};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, Outcome, json_out, settle,
+};
 use crate::mon::CommandCtx;
 use crate::osd;
 use serde_json::json;
@@ -23,7 +25,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
     CommandSpec {
         sig: "osd in name=ids,type=CephString,n=N",
-        help: "set osd(s) <id> [<id>...] in, can use <any|all> to automatically set all previously out osds in",
+        help: "set osd(s) <id> [<id>...] in, can use <any|all> to automatically set all previously \
+            out osds in",
         module: "osd",
         perm: "rw",
         flags: 0,
@@ -70,7 +73,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: reweightn,
     },
     CommandSpec {
-        sig: "osd primary-affinity name=id,type=CephOsdName name=weight,type=CephFloat,range=0.0|1.0",
+        sig: "osd primary-affinity name=id,type=CephOsdName \
+            name=weight,type=CephFloat,range=0.0|1.0",
         help: "adjust osd primary-affinity from 0.0 <= <weight> <= 1.0",
         module: "osd",
         perm: "rw",
@@ -79,22 +83,26 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
     CommandSpec {
         sig: "osd lost name=id,type=CephOsdName name=yes_i_really_mean_it,type=CephBool,req=false",
-        help: "mark osd as permanently lost. THIS DESTROYS DATA IF NO MORE REPLICAS EXIST, BE CAREFUL",
+        help: "mark osd as permanently lost. THIS DESTROYS DATA IF NO MORE REPLICAS EXIST, BE \
+            CAREFUL",
         module: "osd",
         perm: "rw",
         flags: 0,
         run: lost,
     },
     CommandSpec {
-        sig: "osd destroy name=id,type=CephOsdName name=force,type=CephBool,req=false name=yes_i_really_mean_it,type=CephBool,req=false",
-        help: "mark osd as being destroyed. Keeps the ID intact (allowing reuse), but removes cephx keys, config-key data and lockbox keys, rendering data permanently unreadable.",
+        sig: "osd destroy name=id,type=CephOsdName name=force,type=CephBool,req=false \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "mark osd as being destroyed. Keeps the ID intact (allowing reuse), but removes \
+            cephx keys, config-key data and lockbox keys, rendering data permanently unreadable.",
         module: "osd",
         perm: "rw",
         flags: 0,
         run: destroy_checked,
     },
     CommandSpec {
-        sig: "osd purge name=id,type=CephOsdName name=force,type=CephBool,req=false name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd purge name=id,type=CephOsdName name=force,type=CephBool,req=false \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "purge all osd data from the monitors including the OSD id and CRUSH position",
         module: "osd",
         perm: "rw",
@@ -102,23 +110,28 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: purge_checked,
     },
     CommandSpec {
-        sig: "osd destroy-actual name=id,type=CephOsdName name=yes_i_really_mean_it,type=CephBool,req=false",
-        help: "mark osd as being destroyed. Keeps the ID intact (allowing reuse), but removes cephx keys, config-key data and lockbox keys, rendering data permanently unreadable.",
+        sig: "osd destroy-actual name=id,type=CephOsdName \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "mark osd as being destroyed. Keeps the ID intact (allowing reuse), but removes \
+            cephx keys, config-key data and lockbox keys, rendering data permanently unreadable.",
         module: "osd",
         perm: "rw",
         flags: FLAG_HIDDEN,
         run: destroy,
     },
     CommandSpec {
-        sig: "osd purge-actual name=id,type=CephOsdName name=yes_i_really_mean_it,type=CephBool,req=false",
-        help: "purge all osd data from the monitors. Combines `osd destroy`, `osd rm`, and `osd crush rm`.",
+        sig: "osd purge-actual name=id,type=CephOsdName \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "purge all osd data from the monitors. Combines `osd destroy`, `osd rm`, and `osd \
+            crush rm`.",
         module: "osd",
         perm: "rw",
         flags: FLAG_HIDDEN,
         run: purge,
     },
     CommandSpec {
-        sig: "osd purge-new name=id,type=CephOsdName name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd purge-new name=id,type=CephOsdName \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "purge all traces of an OSD that was partially created but never started",
         module: "osd",
         perm: "rw",
@@ -127,7 +140,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
     CommandSpec {
         sig: "osd new name=uuid,type=CephUUID,req=true name=id,type=CephOsdName,req=false",
-        help: "Create a new OSD. If supplied, the `id` to be replaced needs to exist and have been previously destroyed.",
+        help: "Create a new OSD. If supplied, the `id` to be replaced needs to exist and have been \
+            previously destroyed.",
         module: "osd",
         perm: "rw",
         flags: 0,
@@ -158,8 +172,8 @@ pub(super) fn osd_list(ctx: &CommandCtx<'_>, ids: &[String]) -> Result<Vec<OsdId
         if matches!(id, "any" | "all" | "*") {
             return Ok(ctx.work.osd().osds().collect());
         }
-        let osd =
-            super::args::parse_osd(id).ok_or_else(|| (EINVAL, format!("unable to parse osd id or name \"{id}\"")))?;
+        let osd = super::args::parse_osd(id)
+            .ok_or_else(|| (EINVAL, format!("unable to parse osd id or name \"{id}\"")))?;
         out.push(osd);
     }
     Ok(out)
@@ -238,7 +252,9 @@ fn stop(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if !ctx.mon.osds.is_connected(osd) {
             osd::mark_down(ctx.work, osd);
         }
-        if let Some(s) = usize::try_from(osd).ok().and_then(|i| ctx.work.osd_mut().osd_state.get_mut(i)) {
+        if let Some(s) =
+            usize::try_from(osd).ok().and_then(|i| ctx.work.osd_mut().osd_state.get_mut(i))
+        {
             *s |= state::STOP;
         }
         ctx.work.stops.push(osd);
@@ -275,12 +291,14 @@ fn reweightn(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let text = args.str("weights").replace('\'', "\"");
         let bad = || (EINVAL, "unable to parse 'weights' value '".to_owned() + &text + "'");
-        let map: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).map_err(|_| bad())?;
+        let map: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&text).map_err(|_| bad())?;
         let mut weights = Vec::new();
         for (id, w) in &map {
             let id = super::args::parse_osd(id).ok_or_else(bad)?;
             existing(ctx.work.osd(), id)?;
-            // In 16.16 already, as the balancer gives them: whole numbers, in text or not; a fraction is a mistake.
+            // In 16.16 already, as the balancer gives them: whole numbers, in text or not; a
+            // fraction is a mistake.
             let w = w
                 .as_u64()
                 .or_else(|| w.as_str()?.parse().ok())
@@ -307,7 +325,10 @@ fn affinity(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if let Some(a) = usize::try_from(id).ok().and_then(|i| map.primary_affinity.get_mut(i)) {
             *a = fixed;
         }
-        Ok(CommandResult::ok(format!("set osd.{id} primary-affinity to {} ({fixed:#x})", general(weight, 6))))
+        Ok(CommandResult::ok(format!(
+            "set osd.{id} primary-affinity to {} ({fixed:#x})",
+            general(weight, 6)
+        )))
     };
     settle(run())
 }
@@ -316,14 +337,21 @@ fn lost(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let id = args.osd("id")?;
         if !args.bool("yes_i_really_mean_it") {
-            return Err((EPERM, "are you SURE?  this might mean real, permanent data loss.  pass --yes-i-really-mean-it if you really do.".into()));
+            return Err((
+                EPERM,
+                "are you SURE?  this might mean real, permanent data loss.  pass \
+                --yes-i-really-mean-it if you really do."
+                    .into(),
+            ));
         }
         let map = ctx.work.osd();
         if !map.exists(id) || map.is_up(id) {
             return Err((EBUSY, format!("osd.{id} is not down or doesn't exist")));
         }
         let down_at = map.info(id).map_or(0, |i| i.down_at);
-        if let Some(i) = usize::try_from(id).ok().and_then(|i| ctx.work.osd_mut().osd_info.get_mut(i)) {
+        if let Some(i) =
+            usize::try_from(id).ok().and_then(|i| ctx.work.osd_mut().osd_info.get_mut(i))
+        {
             i.lost_at = down_at;
         }
         Ok(CommandResult::ok(format!("marked osd lost in epoch {down_at}")))
@@ -337,13 +365,19 @@ fn forget(ctx: &mut CommandCtx<'_>, id: OsdId) {
     }
 }
 
-fn sure_and_down(ctx: &CommandCtx<'_>, args: &Args, verb: &str) -> Result<Option<OsdId>, (i32, String)> {
+fn sure_and_down(
+    ctx: &CommandCtx<'_>,
+    args: &Args,
+    verb: &str,
+) -> Result<Option<OsdId>, (i32, String)> {
     let id = args.osd("id")?;
     if !args.bool("yes_i_really_mean_it") {
         return Err((
             EPERM,
             format!(
-                "Are you SURE?  Did you verify with 'ceph osd safe-to-destroy'?  This will mean real, permanent data loss, as well as deletion of cephx and lockbox keys. Pass --yes-i-really-mean-it if you really do ({verb} osd.{id})."
+                "Are you SURE?  Did you verify with 'ceph osd safe-to-destroy'?  This will mean \
+                    real, permanent data loss, as well as deletion of cephx and lockbox keys. Pass \
+                    --yes-i-really-mean-it if you really do ({verb} osd.{id})."
             ),
         ));
     }
@@ -357,8 +391,9 @@ fn sure_and_down(ctx: &CommandCtx<'_>, args: &Args, verb: &str) -> Result<Option
 }
 
 /// Refuses if PGs still need the OSD, as far as map and statistics tell: some map to it, or not
-/// all are active and clean (then one may want what it holds). `--force` overrules, and as in Ceph so does
-/// `--yes-i-really-mean-it`: who is asked whether he is sure has been told what may be lost.
+/// all are active and clean (then one may want what it holds). `--force` overrules, and as in Ceph
+/// so does `--yes-i-really-mean-it`: who is asked whether he is sure has been told what may be
+/// lost.
 fn nothing_needs(ctx: &CommandCtx<'_>, args: &Args) -> Result<(), (i32, String)> {
     let id = args.osd("id")?;
     if args.bool("force") || args.bool("yes_i_really_mean_it") || !ctx.work.osd().exists(id) {
@@ -367,16 +402,20 @@ fn nothing_needs(ctx: &CommandCtx<'_>, args: &Args) -> Result<(), (i32, String)>
     let mapped = ctx.work.osd().map_all();
     let mapped = mapped.iter().filter(|(_, m)| m.is_up(id) || m.is_acting(id)).count();
     let digest = &ctx.mon.mgr.knowledge.digest;
-    let unclean = digest.num_pgs() - digest.num_pgs_with(PgState::ACTIVE | PgState::CLEAN).min(digest.num_pgs());
+    let unclean = digest.num_pgs()
+        - digest.num_pgs_with(PgState::ACTIVE | PgState::CLEAN).min(digest.num_pgs());
     let why = if mapped > 0 {
-        format!("OSD(s) {id} have {mapped} pgs currently mapped to them; take it out and wait until all PGs are clean.")
+        format!(
+            "OSD(s) {id} have {mapped} pgs currently mapped to them; take it out and wait until \
+                all PGs are clean."
+        )
     } else if unclean > 0 {
         format!("{unclean} pgs are not active+clean, and may want what osd.{id} holds.")
     } else {
         return Ok(());
     };
-    let force =
-        "You can proceed by passing --force, but be warned that this will likely mean real, permanent data loss.";
+    let force = "You can proceed by passing --force, but be warned that this will likely mean \
+        real, permanent data loss.";
     Err((EBUSY, format!("{why} {force}")))
 }
 
@@ -419,7 +458,9 @@ fn purge(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let name = format!("osd.{id}");
         if ctx.work.osd().crush.item_id(&name).is_some() {
-            ctx.work.edit_crush(|c| c.remove_item(&name, None, false)).map_err(super::crush::refusal)?;
+            ctx.work
+                .edit_crush(|c| c.remove_item(&name, None, false))
+                .map_err(super::crush::refusal)?;
         }
         if found.is_some() {
             osd::remove(ctx.work, id);
@@ -451,14 +492,17 @@ fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         };
         if !ctx.input.is_empty() {
             return Err(crate::absent::refusal(
-                "this version takes no secrets of an OSD here: it makes them when the OSD joins (ceph osd new without -i)",
+                "this version takes no secrets of an OSD here: it makes them when the OSD joins \
+                    (ceph osd new without -i)",
             ));
         }
         let map = ctx.work.osd();
         let wanted = if args.has("id") { Some(args.osd("id")?) } else { None };
         if let Some(same) = map.osds().find(|o| map.uuid(*o) == Some(uuid)) {
             return match wanted {
-                Some(w) if w != same => Err((EEXIST, format!("uuid {uuid} already in use for different id {same}"))),
+                Some(w) if w != same => {
+                    Err((EEXIST, format!("uuid {uuid} already in use for different id {same}")))
+                }
                 _ => Ok(id_output(ctx, same)),
             };
         }
@@ -477,7 +521,11 @@ fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn id_output(ctx: &CommandCtx<'_>, id: OsdId) -> CommandResult {
-    if ctx.format.is_json() { json_out(ctx, &json!({ "osdid": id })) } else { CommandResult::data(format!("{id}\n")) }
+    if ctx.format.is_json() {
+        json_out(ctx, &json!({ "osdid": id }))
+    } else {
+        CommandResult::data(format!("{id}\n"))
+    }
 }
 
 fn setmaxosd(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -491,7 +539,10 @@ fn setmaxosd(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if let Some(used) = ctx.work.osd().osds().find(|o| *o >= newmax) {
         return CommandResult::err(
             EBUSY,
-            format!("cannot shrink max_osd to {newmax} because osd.{used} (and possibly others) still in use"),
+            format!(
+                "cannot shrink max_osd to {newmax} because osd.{used} (and possibly others) still \
+                    in use"
+            ),
         );
     }
     ctx.work.osd_mut().set_max_osd(newmax);

@@ -40,7 +40,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: setcrushmap,
     },
-    CommandSpec { sig: "osd crush dump", help: "dump crush map", module: "osd", perm: "r", flags: 0, run: crush_dump },
+    CommandSpec {
+        sig: "osd crush dump",
+        help: "dump crush map",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: crush_dump,
+    },
 ];
 
 fn dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -55,10 +62,9 @@ fn getmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn getcrushmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    settle(
-        map_at(ctx, args)
-            .map(|map| CommandResult::data(map.crush.bytes().clone()).with_rs(map.crush_version.to_string())),
-    )
+    settle(map_at(ctx, args).map(|map| {
+        CommandResult::data(map.crush.bytes().clone()).with_rs(map.crush_version.to_string())
+    }))
 }
 
 /// Replaces the CRUSH map by the input file, after a look at whether pools still work with it.
@@ -68,12 +74,15 @@ pub(super) fn setcrushmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResul
         if let Some(prior) = args.int("prior_version").filter(|p| *p != version) {
             return Err((EPERM, format!("prior_version {prior} != crush version {version}")));
         }
-        let map: CrushMap =
-            spirula_encoding::from_slice(ctx.input).map_err(|e| (EINVAL, format!("Failed to parse crushmap: {e}")))?;
+        let map: CrushMap = spirula_encoding::from_slice(ctx.input)
+            .map_err(|e| (EINVAL, format!("Failed to parse crushmap: {e}")))?;
         map.check().map_err(|e| (EINVAL, format!("Failed crushmap test: {e}")))?;
         for (id, pool) in &ctx.work.osd().pools {
             if map.rule(u32::from(pool.crush_rule)).is_none() {
-                return Err((EINVAL, format!("the crush rule no {} for pool id {id} is in use", pool.crush_rule)));
+                return Err((
+                    EINVAL,
+                    format!("the crush rule no {} for pool id {id} is in use", pool.crush_rule),
+                ));
             }
         }
         let changed: Result<(), std::convert::Infallible> = ctx.work.edit_crush(|c| {

@@ -1,4 +1,5 @@
-//! Cluster-wide and group flags, ratios, releases, shut-out clients; the table of erasure-code profiles' commands.
+//! Cluster-wide and group flags, ratios, releases, shut-out clients; the table of erasure-code
+//! profiles' commands.
 
 use super::ec_profiles;
 use super::osd::osd_list;
@@ -31,8 +32,22 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: unset,
     },
-    CommandSpec { sig: "osd pause", help: "pause osd", module: "osd", perm: "rw", flags: 0, run: pause },
-    CommandSpec { sig: "osd unpause", help: "unpause osd", module: "osd", perm: "rw", flags: 0, run: unpause },
+    CommandSpec {
+        sig: "osd pause",
+        help: "pause osd",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: pause,
+    },
+    CommandSpec {
+        sig: "osd unpause",
+        help: "unpause osd",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: unpause,
+    },
     CommandSpec {
         sig: "osd set-group name=flags,type=CephString name=who,type=CephString,n=N",
         help: GROUP_HELP,
@@ -138,7 +153,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ratio,
     },
     CommandSpec {
-        sig: "osd set-require-min-compat-client name=version,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd set-require-min-compat-client name=version,type=CephString \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "set the minimum client version we will maintain compatibility with",
         module: "osd",
         perm: "rw",
@@ -146,7 +162,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: min_compat,
     },
     CommandSpec {
-        sig: "osd require-osd-release name=release,type=CephChoices,strings=luminous|mimic|nautilus|octopus|pacific name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd require-osd-release \
+            name=release,type=CephChoices,strings=luminous|mimic|nautilus|octopus|pacific \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "set the minimum allowed OSD release to participate in the cluster",
         module: "osd",
         perm: "rw",
@@ -154,7 +172,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: require_release,
     },
     CommandSpec {
-        sig: "osd blocklist name=range,type=CephString,goodchars=[range],req=false name=blocklistop,type=CephChoices,strings=add|rm name=addr,type=CephEntityAddr name=expire,type=CephFloat,range=0.0,req=false",
+        sig: "osd blocklist name=range,type=CephString,goodchars=[range],req=false \
+            name=blocklistop,type=CephChoices,strings=add|rm name=addr,type=CephEntityAddr \
+            name=expire,type=CephFloat,range=0.0,req=false",
         help: "add (optionally until <expire> seconds from now) or remove <addr> from blocklist",
         module: "osd",
         perm: "rw",
@@ -178,7 +198,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: blocklist_clear,
     },
     CommandSpec {
-        sig: "osd blacklist name=blacklistop,type=CephChoices,strings=add|rm name=addr,type=CephEntityAddr name=expire,type=CephFloat,range=0.0,req=false",
+        sig: "osd blacklist name=blacklistop,type=CephChoices,strings=add|rm \
+            name=addr,type=CephEntityAddr name=expire,type=CephFloat,range=0.0,req=false",
         help: "add (optionally until <expire> seconds from now) or remove <addr> from blacklist",
         module: "osd",
         perm: "rw",
@@ -202,8 +223,10 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: blocklist_clear,
     },
     CommandSpec {
-        sig: "osd erasure-code-profile set name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=profile,type=CephString,n=N,req=false name=force,type=CephBool,req=false",
-        help: "create erasure code profile <name> with [<key[=value]> ...] pairs. Add a --force at the end to override an existing profile (VERY DANGEROUS)",
+        sig: "osd erasure-code-profile set name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=profile,type=CephString,n=N,req=false name=force,type=CephBool,req=false",
+        help: "create erasure code profile <name> with [<key[=value]> ...] pairs. Add a --force at \
+            the end to override an existing profile (VERY DANGEROUS)",
         module: "osd",
         perm: "rw",
         flags: 0,
@@ -236,7 +259,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
 ];
 
 fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
-    // `full` follows from how full OSDs are, which is not for anyone to say: Ceph, too, lists it and refuses it.
+    // `full` follows from how full OSDs are, which is not for anyone to say: Ceph, too, lists it
+    // and refuses it.
     let Some(bits) = flag_by_name(key).filter(|_| key != "full") else {
         return CommandResult::err(EINVAL, format!("unrecognized flag '{key}'"));
     };
@@ -331,7 +355,9 @@ fn group(ctx: &mut CommandCtx<'_>, args: &Args, on: bool) -> CommandResult {
                 other => {
                     return Err((
                         EINVAL,
-                        format!("unrecognized flag '{other}', must be one of {{noup,nodown,noin,noout}}"),
+                        format!(
+                            "unrecognized flag '{other}', must be one of {{noup,nodown,noin,noout}}"
+                        ),
                     ));
                 }
             };
@@ -349,11 +375,15 @@ fn group(ctx: &mut CommandCtx<'_>, args: &Args, on: bool) -> CommandResult {
             } else if let Some(id) = class {
                 set_or_drop(&mut map.device_class_flags, id, change);
             } else {
-                for osd in osds.map_err(|_| (EINVAL, format!("unable to parse osd/crush bucket/class '{who}'")))? {
+                for osd in osds.map_err(|_| {
+                    (EINVAL, format!("unable to parse osd/crush bucket/class '{who}'"))
+                })? {
                     if !map.exists(osd) {
                         return Err((ENOENT, format!("osd.{osd} does not exist")));
                     }
-                    if let Some(s) = usize::try_from(osd).ok().and_then(|i| map.osd_state.get_mut(i)) {
+                    if let Some(s) =
+                        usize::try_from(osd).ok().and_then(|i| map.osd_state.get_mut(i))
+                    {
                         *s = change(*s);
                     }
                 }
@@ -396,7 +426,8 @@ fn min_compat(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(
             EPERM,
             format!(
-                "osdmap current utilizes features that require {needs}; cannot set require_min_compat_client below that to {name}"
+                "osdmap current utilizes features that require {needs}; cannot set \
+                    require_min_compat_client below that to {name}"
             ),
         );
     }
@@ -410,7 +441,10 @@ fn require_release(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(EINVAL, format!("unrecognized release {name}"));
     };
     if release < ctx.work.osd().require_osd_release {
-        return CommandResult::err(EPERM, "require_osd_release cannot be lowered once it has been set");
+        return CommandResult::err(
+            EPERM,
+            "require_osd_release cannot be lowered once it has been set",
+        );
     }
     ctx.work.osd_mut().require_osd_release = release;
     CommandResult::default()
@@ -426,7 +460,8 @@ pub(super) fn parse_addr(text: &str) -> Option<EntityAddr> {
     };
     let (sock, nonce) = rest.split_once('/').unwrap_or((rest, "0"));
     let nonce = nonce.parse().ok()?;
-    let addr = sock.parse().ok().or_else(|| Some(std::net::SocketAddr::new(sock.parse().ok()?, 0)))?;
+    let addr =
+        sock.parse().ok().or_else(|| Some(std::net::SocketAddr::new(sock.parse().ok()?, 0)))?;
     Some(EntityAddr { kind, nonce, addr: Some(addr) })
 }
 
@@ -442,7 +477,12 @@ fn range_of(addr: EntityAddr) -> Result<EntityAddr, (i32, String)> {
         }
         _ => {
             let shown = EntityAddr { kind: EntityAddr::KIND_MSGR2, ..addr };
-            return Err((EINVAL, format!("You specified a range command, but {shown} does not parse as a CIDR range")));
+            return Err((
+                EINVAL,
+                format!(
+                    "You specified a range command, but {shown} does not parse as a CIDR range"
+                ),
+            ));
         }
     };
     if addr.nonce > most {
@@ -451,12 +491,15 @@ fn range_of(addr: EntityAddr) -> Result<EntityAddr, (i32, String)> {
     Ok(EntityAddr { kind: CIDR, ..addr })
 }
 
-/// Fences that stand at a time, at most, as far as commands make them: each is some 50 bytes of the map that every client has.
-/// What the monitors fence themselves counts, and is not bounded.
+/// Fences that stand at a time, at most, as far as commands make them: each is some 50 bytes of the
+/// map that every client has. What the monitors fence themselves counts, and is not bounded.
 const FENCES_MAX: usize = 32_768;
 
 /// Is there room for one more fence, of this address?
-fn has_room(list: &BTreeMap<EntityAddr, UTime>, addr: &EntityAddr) -> Result<(), super::args::Refusal> {
+fn has_room(
+    list: &BTreeMap<EntityAddr, UTime>,
+    addr: &EntityAddr,
+) -> Result<(), super::args::Refusal> {
     if list.len() < FENCES_MAX || list.contains_key(addr) {
         return Ok(());
     }
@@ -467,7 +510,8 @@ fn has_room(list: &BTreeMap<EntityAddr, UTime>, addr: &EntityAddr) -> Result<(),
 fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let text = args.str("addr");
-        let addr = parse_addr(&text).ok_or_else(|| (EINVAL, format!("unable to parse address {text}")))?;
+        let addr =
+            parse_addr(&text).ok_or_else(|| (EINVAL, format!("unable to parse address {text}")))?;
         let addr = if args.opt_str("range").is_some() { range_of(addr)? } else { addr };
         let shown = OsdMap::blocklist_text(&addr);
         let op = args.opt_str("blocklistop").unwrap_or_else(|| args.str("blacklistop"));
@@ -485,7 +529,9 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         // Whatever protocol the entry was made for.
         let is_range = |a: &EntityAddr| a.kind == CIDR;
-        let same = |a: &&EntityAddr| a.addr == addr.addr && a.nonce == addr.nonce && is_range(a) == is_range(&addr);
+        let same = |a: &&EntityAddr| {
+            a.addr == addr.addr && a.nonce == addr.nonce && is_range(a) == is_range(&addr)
+        };
         match ctx.work.osd().blocklist.keys().find(same).copied() {
             Some(entry) => {
                 ctx.work.osd_mut().blocklist.remove(&entry);
@@ -500,7 +546,8 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let list = &ctx.work.osd().blocklist;
     let until = |a: &EntityAddr, t: &UTime| crate::time::fence_end(&ctx.work.state, a, *t).to_iso();
-    let rows: Vec<(String, String)> = list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), until(a, t))).collect();
+    let rows: Vec<(String, String)> =
+        list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), until(a, t))).collect();
     let text = || rows.iter().map(|(a, t)| format!("{a} {t}\n")).collect();
     // Ceph 16 gives ranges as a list of their own behind the other, which no reader of JSON takes.
     let value = || {
@@ -525,7 +572,8 @@ mod tests {
     #[test]
     fn fences_have_a_bound_that_those_that_stand_do_not_meet() {
         let addr = |n: u32| EntityAddr { nonce: n, ..EntityAddr::v2(([10, 0, 0, 1], 0).into(), 0) };
-        let mut list: BTreeMap<EntityAddr, UTime> = (0..FENCES_MAX as u32).map(|n| (addr(n), UTime::ZERO)).collect();
+        let mut list: BTreeMap<EntityAddr, UTime> =
+            (0..FENCES_MAX as u32).map(|n| (addr(n), UTime::ZERO)).collect();
         assert!(has_room(&list, &addr(7)).is_ok());
         assert_eq!(has_room(&list, &addr(u32::MAX)).unwrap_err().0, ENOSPC);
         list.remove(&addr(7));

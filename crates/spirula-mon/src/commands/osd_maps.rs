@@ -58,7 +58,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rm_upmap_items,
     },
     CommandSpec {
-        sig: "osd force-create-pg name=pgid,type=CephPgid name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd force-create-pg name=pgid,type=CephPgid \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "force creation of pg <pgid>",
         module: "osd",
         perm: "rw",
@@ -79,7 +80,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
 fn osds(ctx: &CommandCtx<'_>, args: &Args) -> Result<Vec<OsdId>, (i32, String)> {
     let mut out = Vec::new();
     for text in args.list("id") {
-        let id = super::args::parse_osd(&text).ok_or_else(|| (EINVAL, format!("invalid osd '{text}'")))?;
+        let id = super::args::parse_osd(&text)
+            .ok_or_else(|| (EINVAL, format!("invalid osd '{text}'")))?;
         out.push(existing(ctx.work.osd(), id)?);
     }
     Ok(out)
@@ -124,7 +126,12 @@ fn needs_luminous(ctx: &CommandCtx<'_>) -> Result<(), (i32, String)> {
     if ctx.work.osd().require_min_compat_client >= luminous {
         return Ok(());
     }
-    Err((EPERM, "min_compat_client is below luminous, which is required for pg-upmap. Try 'ceph osd set-require-min-compat-client luminous' before using the new interface".into()))
+    Err((
+        EPERM,
+        "min_compat_client is below luminous, which is required for pg-upmap. Try 'ceph \
+        osd set-require-min-compat-client luminous' before using the new interface"
+            .into(),
+    ))
 }
 
 fn upmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -137,7 +144,10 @@ fn upmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if set.len() < min || set.len() > max {
             return Err((
                 EINVAL,
-                format!("num of osds ({}) < pool min size ({min}) or > pool size ({max})", set.len()),
+                format!(
+                    "num of osds ({}) < pool min size ({min}) or > pool size ({max})",
+                    set.len()
+                ),
             ));
         }
         if set.iter().enumerate().any(|(i, o)| set.iter().skip(i + 1).any(|p| p == o)) {
@@ -186,7 +196,10 @@ fn upmap_items(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let words: Vec<String> = items.iter().map(|(f, t)| format!("{f}->{t}")).collect();
         ctx.work.osd_mut().pg_upmap_items.insert(pg, items);
-        Ok(CommandResult::ok(format!("{notes}set {pg} pg_upmap_items mapping to [{}]", words.join(","))))
+        Ok(CommandResult::ok(format!(
+            "{notes}set {pg} pg_upmap_items mapping to [{}]",
+            words.join(",")
+        )))
     };
     settle(run())
 }
@@ -208,7 +221,10 @@ fn force_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Ok(CommandResult::ok(format!("pg {pg} already creating")));
         }
         if !args.bool("yes_i_really_mean_it") {
-            return Err((EPERM, "This command will recreate a lost (as in data lost) PG with data in it, such that the cluster will give up ever trying to recover the lost data.  Do this only if you are certain that all copies of the PG are in fact lost and you are willing to accept that the data is permanently destroyed.  Pass --yes-i-really-mean-it to proceed.".into()));
+            return Err((EPERM, "This command will recreate a lost (as in data lost) PG with data \
+                in it, such that the cluster will give up ever trying to recover the lost data.  \
+                Do this only if you are certain that all copies of the PG are in fact lost and you \
+                are willing to accept that the data is permanently destroyed.  Pass --yes-i-really-mean-it to proceed.".into()));
         }
         let epoch = ctx.work.next_epoch();
         Arc::make_mut(&mut ctx.work.state.creating).insert(pg, epoch);
@@ -232,7 +248,12 @@ fn repeer(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                     set.insert(0, other);
                     map.pg_temp.insert(pg, set);
                 }
-                None => return Err((EINVAL, format!("pg {pg} has no second acting OSD to change the order with"))),
+                None => {
+                    return Err((
+                        EINVAL,
+                        format!("pg {pg} has no second acting OSD to change the order with"),
+                    ));
+                }
             }
         }
         Ok(CommandResult::ok(format!("pg {pg} will repeer")))

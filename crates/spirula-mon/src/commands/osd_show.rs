@@ -1,6 +1,9 @@
 //! Questions about OSDs, PGs and where things are.
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, misc, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, misc, settle,
+    text_or_json,
+};
 use crate::mon::CommandCtx;
 use crate::osd::seconds_between;
 use serde_json::{Map, Value, json};
@@ -11,7 +14,14 @@ use spirula_types::{OSD_NONE, ObjectLocator, OsdId, PgId};
 use std::collections::BTreeMap;
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "osd stat", help: "print summary of OSD map", module: "osd", perm: "r", flags: 0, run: stat },
+    CommandSpec {
+        sig: "osd stat",
+        help: "print summary of OSD map",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: stat,
+    },
     CommandSpec {
         sig: "osd ls name=epoch,type=CephInt,range=0,req=false",
         help: "show all OSD ids",
@@ -21,7 +31,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ls,
     },
     CommandSpec {
-        sig: "osd ls-tree name=epoch,type=CephInt,range=0,req=false name=name,type=CephString,req=true",
+        sig: "osd ls-tree name=epoch,type=CephInt,range=0,req=false \
+            name=name,type=CephString,req=true",
         help: "show OSD ids under bucket <name> in the CRUSH map",
         module: "osd",
         perm: "r",
@@ -77,7 +88,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: numa,
     },
     CommandSpec {
-        sig: "osd map name=pool,type=CephPoolname name=object,type=CephObjectname name=nspace,type=CephString,req=false",
+        sig: "osd map name=pool,type=CephPoolname name=object,type=CephObjectname \
+            name=nspace,type=CephString,req=false",
         help: "find pg for <object> in <pool> with [namespace]",
         module: "osd",
         perm: "r",
@@ -213,7 +225,10 @@ fn ls_tree(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let map = map_at(ctx, args)?;
         let name = args.str("name");
-        let id = map.crush.item_id(&name).ok_or_else(|| (ENOENT, format!("\"{name}\" does not exist")))?;
+        let id = map
+            .crush
+            .item_id(&name)
+            .ok_or_else(|| (ENOENT, format!("\"{name}\" does not exist")))?;
         Ok(list_ids(ctx, map.crush.osds_under(id).into_iter().filter(|o| map.exists(*o)).collect()))
     };
     settle(run())
@@ -231,7 +246,10 @@ fn find(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let osd = existing(map, args.osd("id")?)?;
         let mut out = Map::new();
         out.insert("osd".into(), osd.into());
-        out.insert("addrs".into(), super::addrs_json(&map.addrs(osd).cloned().unwrap_or_default().client));
+        out.insert(
+            "addrs".into(),
+            super::addrs_json(&map.addrs(osd).cloned().unwrap_or_default().client),
+        );
         out.insert("osd_fsid".into(), map.uuid(osd).unwrap_or_default().to_string().into());
         let facts = ctx.work.state.osd_metadata.get(&osd);
         for (key, fact) in [
@@ -274,7 +292,12 @@ fn metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn count_metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let property = args.str("property");
     let of = |osd: OsdId| {
-        ctx.work.state.osd_metadata.get(&osd).and_then(|m| m.get(&property)).map_or("unknown", String::as_str)
+        ctx.work
+            .state
+            .osd_metadata
+            .get(&osd)
+            .and_then(|m| m.get(&property))
+            .map_or("unknown", String::as_str)
     };
     json_out(ctx, &json!(misc::count_versions(ctx.work.osd().osds().map(of))))
 }
@@ -285,7 +308,8 @@ fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 
 fn numa(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let rows = ctx.work.state.osd_metadata.iter().filter(|(osd, _)| ctx.work.osd().exists(**osd));
-    let hosts: Vec<_> = rows.map(|(osd, m)| (*osd, m.get("hostname").cloned().unwrap_or_default())).collect();
+    let hosts: Vec<_> =
+        rows.map(|(osd, m)| (*osd, m.get("hostname").cloned().unwrap_or_default())).collect();
     // No OSD binds itself to a NUMA node, or finds out at which its disk and network are.
     let text = || {
         let mut t = TextTable::new();
@@ -299,18 +323,26 @@ fn numa(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         }
         t.to_string()
     };
-    text_or_json(ctx, text, || hosts.iter().map(|(osd, host)| json!({"osd": osd, "host": host})).collect())
+    text_or_json(ctx, text, || {
+        hosts.iter().map(|(osd, host)| json!({"osd": osd, "host": host})).collect()
+    })
 }
 
 fn map_object(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let map = ctx.work.osd();
         let pool_name = args.str("pool");
-        let pool = map.pool_by_name(&pool_name).ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
+        let pool = map
+            .pool_by_name(&pool_name)
+            .ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
         let (name, space) = (args.str("object"), args.str("nspace"));
         let raw = spirula_types::hash::object_hash(space.as_bytes(), b"", name.as_bytes());
-        let locator =
-            ObjectLocator { pool, namespace: space.clone().into_bytes().into(), key: Default::default(), hash: -1 };
+        let locator = ObjectLocator {
+            pool,
+            namespace: space.clone().into_bytes().into(),
+            key: Default::default(),
+            hash: -1,
+        };
         let pg = map
             .object_to_pg(&locator, name.as_bytes())
             .ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
@@ -319,7 +351,8 @@ fn map_object(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let raw_pg = PgId::new(pool, raw);
         let text = || {
             format!(
-                "osdmap e{} pool '{pool_name}' ({pool}) object '{full}' -> pg {raw_pg} ({pg}) -> up ({}, p{}) acting ({}, p{})\n",
+                "osdmap e{} pool '{pool_name}' ({pool}) object '{full}' -> pg {raw_pg} ({pg}) -> \
+                    up ({}, p{}) acting ({}, p{})\n",
                 map.epoch,
                 ids_text(&at.up),
                 at.up_primary,
@@ -358,7 +391,8 @@ fn pg_map(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let map = ctx.work.osd();
         let text = args.str("pgid");
         let raw = PgId::parse(&text).ok_or_else(|| (EINVAL, format!("invalid pgid '{text}'")))?;
-        let pool = map.pool(raw.pool).ok_or_else(|| (ENOENT, format!("pg '{text}' does not exist")))?;
+        let pool =
+            map.pool(raw.pool).ok_or_else(|| (ENOENT, format!("pg '{text}' does not exist")))?;
         let pg = PgId::new(raw.pool, pool.pg_of_hash(raw.seed));
         let at = map.pg_to_up_acting(pg);
         let text = || {
@@ -385,8 +419,11 @@ fn lspools(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let map = ctx.work.osd();
-        let wanted =
-            if args.has("id") { Some(existing(map, args.osd("id")?).map_err(|(_, why)| (EINVAL, why))?) } else { None };
+        let wanted = if args.has("id") {
+            Some(existing(map, args.osd("id")?).map_err(|(_, why)| (EINVAL, why))?)
+        } else {
+            None
+        };
         let dump = map.dump();
         let osds = dump.get("osds").and_then(Value::as_array).cloned().unwrap_or_default();
         let is = |v: &Value| wanted.is_none_or(|w| v.get("osd") == Some(&json!(w)));
@@ -418,10 +455,13 @@ fn last_stat_seq(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn utilization(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let map = ctx.work.osd();
-    let mut count: BTreeMap<OsdId, u64> = map.osds().filter(|o| map.is_in(*o)).map(|o| (o, 0)).collect();
+    let mut count: BTreeMap<OsdId, u64> =
+        map.osds().filter(|o| map.is_in(*o)).map(|o| (o, 0)).collect();
     for (id, pool) in &map.pools {
         for seed in 0..pool.pg_num {
-            for osd in map.pg_to_up_acting(PgId::new(*id, seed)).up.into_iter().filter(|o| *o != OSD_NONE) {
+            for osd in
+                map.pg_to_up_acting(PgId::new(*id, seed)).up.into_iter().filter(|o| *o != OSD_NONE)
+            {
                 *count.entry(osd).or_insert(0) += 1;
             }
         }
@@ -438,7 +478,8 @@ fn utilization(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let g = |v: f64| general(v, 6);
     let text = || {
         format!(
-            "avg {}\nstddev {} (expected baseline {})\nmin osd.{} with {} pgs ({} * mean)\nmax osd.{} with {} pgs ({} * mean)\n",
+            "avg {}\nstddev {} (expected baseline {})\nmin osd.{} with {} pgs ({} * mean)\nmax \
+                osd.{} with {} pgs ({} * mean)\n",
             g(avg),
             g(dev),
             g(expected),

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
-        sig: "osd tree name=epoch,type=CephInt,range=0,req=false name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
+        sig: "osd tree name=epoch,type=CephInt,range=0,req=false \
+            name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
         help: "print OSD tree",
         module: "osd",
         perm: "r",
@@ -20,7 +21,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: tree,
     },
     CommandSpec {
-        sig: "osd tree-from name=epoch,type=CephInt,range=0,req=false name=bucket,type=CephString name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
+        sig: "osd tree-from name=epoch,type=CephInt,range=0,req=false name=bucket,type=CephString \
+            name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
         help: "print OSD tree in bucket",
         module: "osd",
         perm: "r",
@@ -50,7 +52,12 @@ pub(super) struct Node {
 
 /// The tree below `roots`, depth first; children by class and name as Ceph sorts them.
 /// `keep` decides about devices; buckets stay if `empty_too` or something below stays.
-pub(super) fn walk(map: &OsdMap, roots: &[i32], keep: &dyn Fn(i32) -> bool, empty_too: bool) -> Vec<Node> {
+pub(super) fn walk(
+    map: &OsdMap,
+    roots: &[i32],
+    keep: &dyn Fn(i32) -> bool,
+    empty_too: bool,
+) -> Vec<Node> {
     let mut out = Vec::new();
     for root in roots {
         let weight = map.crush.item_weight(*root).unwrap_or(0);
@@ -117,7 +124,11 @@ fn base_cells(map: &OsdMap, n: &Node) -> [String; 4] {
         format!("{indent}{kind} {}", map.crush.item_name(n.id).unwrap_or("?"))
     };
     // A device's, or that of the shadow tree which the bucket is of.
-    let class = if n.id >= 0 || map.crush.is_shadow(n.id) { map.crush.class_of(n.id).unwrap_or_default() } else { "" };
+    let class = if n.id >= 0 || map.crush.is_shadow(n.id) {
+        map.crush.class_of(n.id).unwrap_or_default()
+    } else {
+        ""
+    };
     [n.id.to_string(), class.to_owned(), weight_text(n.weight), name]
 }
 

@@ -1,6 +1,8 @@
 //! Pools: making, naming, removing, snapshots, quotas, applications.
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use super::{
+    Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json,
+};
 use crate::absent;
 use crate::mon::CommandCtx;
 use crate::options::parse_size;
@@ -15,7 +17,10 @@ use std::collections::BTreeMap;
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
-        sig: "osd pool create name=pool,type=CephPoolname name=pg_num,type=CephInt,range=0,req=false name=pgp_num,type=CephInt,range=0,req=false name=pool_type,type=CephChoices,strings=replicated|erasure,req=false name=erasure_code_profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.] name=rule,type=CephString,req=false name=expected_num_objects,type=CephInt,range=0,req=false name=size,type=CephInt,range=0,req=false name=pg_num_min,type=CephInt,range=0,req=false name=pg_num_max,type=CephInt,range=0,req=false name=autoscale_mode,type=CephChoices,strings=on|off|warn,req=false name=bulk,type=CephBool,req=false name=target_size_bytes,type=CephInt,range=0,req=false name=target_size_ratio,type=CephFloat,range=0.0,req=false",
+        sig: "osd pool create name=pool,type=CephPoolname \
+            name=pg_num,type=CephInt,range=0,req=false name=pgp_num,type=CephInt,range=0,req=false \
+            name=pool_type,type=CephChoices,strings=replicated|erasure,req=false \
+            name=erasure_code_profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.] name=rule,type=CephString,req=false name=expected_num_objects,type=CephInt,range=0,req=false name=size,type=CephInt,range=0,req=false name=pg_num_min,type=CephInt,range=0,req=false name=pg_num_max,type=CephInt,range=0,req=false name=autoscale_mode,type=CephChoices,strings=on|off|warn,req=false name=bulk,type=CephBool,req=false name=target_size_bytes,type=CephInt,range=0,req=false name=target_size_ratio,type=CephFloat,range=0.0,req=false",
         help: "create pool",
         module: "osd",
         perm: "rw",
@@ -23,7 +28,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: create,
     },
     CommandSpec {
-        sig: "osd pool delete name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
+        sig: "osd pool delete name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false \
+            name=yes_i_really_really_mean_it,type=CephBool,req=false \
+            name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
         help: "delete pool",
         module: "osd",
         perm: "rw",
@@ -31,7 +38,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: remove,
     },
     CommandSpec {
-        sig: "osd pool rm name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
+        sig: "osd pool rm name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false \
+            name=yes_i_really_really_mean_it,type=CephBool,req=false \
+            name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
         help: "remove pool",
         module: "osd",
         perm: "rw",
@@ -55,7 +64,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: ls,
     },
     CommandSpec {
-        sig: "osd pool set-quota name=pool,type=CephPoolname name=field,type=CephChoices,strings=max_objects|max_bytes name=val,type=CephString",
+        sig: "osd pool set-quota name=pool,type=CephPoolname \
+            name=field,type=CephChoices,strings=max_objects|max_bytes name=val,type=CephString",
         help: "set object or byte limit on pool",
         module: "osd",
         perm: "rw",
@@ -87,7 +97,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: rmsnap,
     },
     CommandSpec {
-        sig: "osd pool application enable name=pool,type=CephPoolname name=app,type=CephString,goodchars=[A-Za-z0-9-_.] name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd pool application enable name=pool,type=CephPoolname \
+            name=app,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "enable use of an application <app> [cephfs,rbd,rgw] on pool <poolname>",
         module: "osd",
         perm: "rw",
@@ -95,7 +107,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: app_enable,
     },
     CommandSpec {
-        sig: "osd pool application disable name=pool,type=CephPoolname name=app,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd pool application disable name=pool,type=CephPoolname name=app,type=CephString \
+            name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "disables use of an application <app> on pool <poolname>",
         module: "osd",
         perm: "rw",
@@ -103,7 +116,9 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: app_disable,
     },
     CommandSpec {
-        sig: "osd pool application set name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString,goodchars=[A-Za-z0-9-_.] name=value,type=CephString,goodchars=[A-Za-z0-9-_.=]",
+        sig: "osd pool application set name=pool,type=CephPoolname name=app,type=CephString \
+            name=key,type=CephString,goodchars=[A-Za-z0-9-_.] \
+            name=value,type=CephString,goodchars=[A-Za-z0-9-_.=]",
         help: "sets application <app> metadata key <key> to <value> on pool <poolname>",
         module: "osd",
         perm: "rw",
@@ -111,7 +126,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: app_set,
     },
     CommandSpec {
-        sig: "osd pool application rm name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString",
+        sig: "osd pool application rm name=pool,type=CephPoolname name=app,type=CephString \
+            name=key,type=CephString",
         help: "removes application <app> metadata key <key> on pool <poolname>",
         module: "osd",
         perm: "rw",
@@ -119,7 +135,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: app_rm,
     },
     CommandSpec {
-        sig: "osd pool application get name=pool,type=CephPoolname,req=false name=app,type=CephString,req=false name=key,type=CephString,req=false",
+        sig: "osd pool application get name=pool,type=CephPoolname,req=false \
+            name=app,type=CephString,req=false name=key,type=CephString,req=false",
         help: "get value of key <key> of application <app> on pool <poolname>",
         module: "osd",
         perm: "r",
@@ -134,10 +151,15 @@ const APP_KEYS_MAX: usize = 64;
 const APP_TEXT_MAX: usize = 128;
 
 /// Arguments of `osd pool create` that are variables of the pool.
-const CREATE_VARS: [&str; 5] = ["autoscale_mode", "pg_num_min", "pg_num_max", "target_size_bytes", "target_size_ratio"];
+const CREATE_VARS: [&str; 5] =
+    ["autoscale_mode", "pg_num_min", "pg_num_max", "target_size_bytes", "target_size_ratio"];
 
 /// The pool an argument names.
-pub(super) fn pool_id(ctx: &CommandCtx<'_>, args: &Args, arg: &str) -> Result<(PoolId, String), (i32, String)> {
+pub(super) fn pool_id(
+    ctx: &CommandCtx<'_>,
+    args: &Args,
+    arg: &str,
+) -> Result<(PoolId, String), (i32, String)> {
     let name = args.str(arg);
     match ctx.work.osd().pool_by_name(&name) {
         Some(id) => Ok((id, name)),
@@ -146,19 +168,36 @@ pub(super) fn pool_id(ctx: &CommandCtx<'_>, args: &Args, arg: &str) -> Result<(P
 }
 
 /// The pool, to be edited. It exists: its id came from the same map.
-pub(super) fn edit<'a>(ctx: &'a mut CommandCtx<'_>, id: PoolId) -> Result<&'a mut PgPool, (i32, String)> {
-    ctx.work.osd_mut().pools.get_mut(&id).ok_or_else(|| (ENOENT, format!("pool {id} does not exist")))
+pub(super) fn edit<'a>(
+    ctx: &'a mut CommandCtx<'_>,
+    id: PoolId,
+) -> Result<&'a mut PgPool, (i32, String)> {
+    ctx.work
+        .osd_mut()
+        .pools
+        .get_mut(&id)
+        .ok_or_else(|| (ENOENT, format!("pool {id} does not exist")))
 }
 
 /// The profile and the rule's name of an erasure-coded pool to be made. The rule is made if there
 /// is none of its name.
-fn erasure_of(ctx: &mut CommandCtx<'_>, args: &Args) -> Result<(pools::Erasure, String), (i32, String)> {
+fn erasure_of(
+    ctx: &mut CommandCtx<'_>,
+    args: &Args,
+) -> Result<(pools::Erasure, String), (i32, String)> {
     let named = args.opt_str("erasure_code_profile").filter(|p| !p.is_empty());
     let profile = named.unwrap_or_else(|| "default".to_owned());
     let erasure = pools::erasure(ctx.work, &profile)?;
-    let default = || if profile == "default" { "erasure-code".to_owned() } else { args.str("pool") };
+    let default =
+        || if profile == "default" { "erasure-code".to_owned() } else { args.str("pool") };
     let rule = args.opt_str("rule").filter(|r| !r.is_empty()).unwrap_or_else(default);
-    match ctx.work.osd().crush.rule_of_name(&rule).and_then(|id| ctx.work.osd().crush.rule(id).cloned()) {
+    match ctx
+        .work
+        .osd()
+        .crush
+        .rule_of_name(&rule)
+        .and_then(|id| ctx.work.osd().crush.rule(id).cloned())
+    {
         None => {
             super::crush_rules::make_erasure(ctx, &rule, &profile)?;
         }
@@ -167,7 +206,10 @@ fn erasure_of(ctx: &mut CommandCtx<'_>, args: &Args) -> Result<(pools::Erasure, 
         }
         Some(r) if r.max_size < erasure.k + erasure.m => {
             let (most, need) = (r.max_size, erasure.k + erasure.m);
-            return Err((EINVAL, format!("crush rule {rule} places at most {most} shards, the profile needs {need}")));
+            return Err((
+                EINVAL,
+                format!("crush rule {rule} places at most {most} shards, the profile needs {need}"),
+            ));
         }
         Some(_) => {}
     }
@@ -178,7 +220,10 @@ pub(super) fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("pool");
         for var in CREATE_VARS {
-            absent::pool_var(if var == "autoscale_mode" { "pg_autoscale_mode" } else { var }, &args.str(var))?;
+            absent::pool_var(
+                if var == "autoscale_mode" { "pg_autoscale_mode" } else { var },
+                &args.str(var),
+            )?;
         }
         if args.bool("bulk") {
             absent::pool_var("bulk", "true")?;
@@ -187,11 +232,15 @@ pub(super) fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if let Some(pool) = existing {
             let asked = args.str("pool_type");
             if !asked.is_empty() && (asked == "erasure") != pool.is_erasure() {
-                return Err((EINVAL, format!("pool '{name}' is there, and its type cannot change to {asked}")));
+                return Err((
+                    EINVAL,
+                    format!("pool '{name}' is there, and its type cannot change to {asked}"),
+                ));
             }
             return Ok(CommandResult::ok(format!("pool '{name}' already exists")));
         }
-        let erasure = if args.str("pool_type") == "erasure" { Some(erasure_of(ctx, args)?) } else { None };
+        let erasure =
+            if args.str("pool_type") == "erasure" { Some(erasure_of(ctx, args)?) } else { None };
         // `osd pool create NAME PG PGP RULE` without a type: the word lands in the profile.
         let rule_name = match &erasure {
             Some((_, rule)) => Some(rule.clone()),
@@ -204,7 +253,8 @@ pub(super) fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             },
             None => None,
         };
-        let number = |arg: &str| args.int(arg).and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0);
+        let number =
+            |arg: &str| args.int(arg).and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0);
         let size = number("size").map(|s| u8::try_from(s).unwrap_or(u8::MAX));
         if size.is_some_and(|s| s > 10) {
             return Err((EINVAL, "pool size must be between 1 and 10".into()));
@@ -235,7 +285,9 @@ pub(super) fn remove(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((
                 EPERM,
                 format!(
-                    "WARNING: this will *PERMANENTLY DESTROY* all data stored in pool {name}.  If you are *ABSOLUTELY CERTAIN* that is what you want, pass the pool name *twice*, followed by --yes-i-really-really-mean-it."
+                    "WARNING: this will *PERMANENTLY DESTROY* all data stored in pool {name}.  If \
+                        you are *ABSOLUTELY CERTAIN* that is what you want, pass the pool name \
+                        *twice*, followed by --yes-i-really-really-mean-it."
                 ),
             ));
         }
@@ -251,7 +303,9 @@ fn rename(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let taken = ctx.work.osd().pool_by_name(&to).is_some();
         let Some(id) = ctx.work.osd().pool_by_name(&from) else {
             let text = if taken {
-                format!("pool '{from}' does not exist; pool '{to}' does -- assuming successful rename")
+                format!(
+                    "pool '{from}' does not exist; pool '{to}' does -- assuming successful rename"
+                )
             } else {
                 format!("unrecognized pool '{from}'")
             };
@@ -273,7 +327,10 @@ fn ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let text = || {
             // The pools' part of `osd dump`, with the newline it ends with there.
             let dump = map.dump_text();
-            let lines = dump.lines().skip_while(|l| !l.starts_with("pool ")).take_while(|l| !l.starts_with("max_osd "));
+            let lines = dump
+                .lines()
+                .skip_while(|l| !l.starts_with("pool "))
+                .take_while(|l| !l.starts_with("max_osd "));
             lines.map(|l| format!("{l}\n")).collect::<String>() + "\n"
         };
         return text_or_json(ctx, text, || map.dump_pools());
@@ -287,7 +344,8 @@ fn set_quota(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let (field, text) = (args.str("field"), args.str("val"));
         let bad = || (EINVAL, format!("error parsing value '{text}': not a number"));
-        let value = if field == "max_bytes" { parse_size(&text) } else { parse_count(&text) }.ok_or_else(bad)?;
+        let value = if field == "max_bytes" { parse_size(&text) } else { parse_count(&text) }
+            .ok_or_else(bad)?;
         let pool = edit(ctx, id)?;
         if field == "max_bytes" {
             pool.quota_max_bytes = value;
@@ -304,7 +362,8 @@ fn parse_count(text: &str) -> Option<u64> {
     let t = text.trim();
     let digits = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
     let (number, unit) = t.split_at(digits);
-    let power = ["", "K", "M", "G", "T", "P", "E"].iter().position(|u| u.eq_ignore_ascii_case(unit))?;
+    let power =
+        ["", "K", "M", "G", "T", "P", "E"].iter().position(|u| u.eq_ignore_ascii_case(unit))?;
     number.parse::<u64>().ok()?.checked_mul(1000u64.checked_pow(power as u32)?)
 }
 
@@ -312,11 +371,21 @@ fn get_quota(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
-        let sum = ctx.mon.mgr.knowledge.digest.pools.get(&id).map(|p| p.stat.stats.sum).unwrap_or_default();
+        let sum = ctx
+            .mon
+            .mgr
+            .knowledge
+            .digest
+            .pools
+            .get(&id)
+            .map(|p| p.stat.stats.sum)
+            .unwrap_or_default();
         let text = || {
             let objects = match pool.quota_max_objects {
                 0 => "N/A".into(),
-                n => format!("{} objects  (current num objects: {} objects)", si(n), sum.num_objects),
+                n => {
+                    format!("{} objects  (current num objects: {} objects)", si(n), sum.num_objects)
+                }
             };
             let size = match pool.quota_max_bytes {
                 0 => "N/A".into(),
@@ -370,7 +439,10 @@ fn app_enable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let app = args.str("app");
         if app.is_empty() || app.len() > APP_TEXT_MAX {
-            return Err((EINVAL, format!("application name '{app}' too long; max length {APP_TEXT_MAX}")));
+            return Err((
+                EINVAL,
+                format!("application name '{app}' too long; max length {APP_TEXT_MAX}"),
+            ));
         }
         let done = format!("enabled application '{app}' on pool '{name}'");
         let apps = &edit(ctx, id)?.application_metadata;
@@ -381,12 +453,16 @@ fn app_enable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((
                 EPERM,
                 format!(
-                    "Are you SURE? Pool '{name}' already has an enabled application; pass --yes-i-really-mean-it to proceed anyway"
+                    "Are you SURE? Pool '{name}' already has an enabled application; pass \
+                        --yes-i-really-mean-it to proceed anyway"
                 ),
             ));
         }
         if apps.len() >= APPS_MAX {
-            return Err((EINVAL, format!("too many enabled applications on pool '{name}'; max {APPS_MAX}")));
+            return Err((
+                EINVAL,
+                format!("too many enabled applications on pool '{name}'; max {APPS_MAX}"),
+            ));
         }
         edit(ctx, id)?.application_metadata.insert(app, BTreeMap::new());
         Ok(CommandResult::ok(done))
@@ -399,10 +475,17 @@ fn app_disable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let app = args.str("app");
         if !args.bool("yes_i_really_mean_it") {
-            return Err((EPERM, "Are you SURE? Disabling an application within a pool might result in loss of application functionality; pass --yes-i-really-mean-it to proceed anyway".into()));
+            return Err((
+                EPERM,
+                "Are you SURE? Disabling an application within a pool might result \
+                in loss of application functionality; pass --yes-i-really-mean-it to proceed anyway"
+                    .into(),
+            ));
         }
         if edit(ctx, id)?.application_metadata.remove(&app).is_none() {
-            return Ok(CommandResult::ok(format!("application '{app}' is not enabled on pool '{name}'")));
+            return Ok(CommandResult::ok(format!(
+                "application '{app}' is not enabled on pool '{name}'"
+            )));
         }
         Ok(CommandResult::ok(format!("disable application '{app}' on pool '{name}'")))
     };
@@ -429,17 +512,24 @@ fn app_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((EINVAL, "key cannot be 'all'".into()));
         }
         if key.len() > APP_TEXT_MAX || value.len() > APP_TEXT_MAX {
-            return Err((EINVAL, format!("key '{key}' or its value too long; max length {APP_TEXT_MAX}")));
+            return Err((
+                EINVAL,
+                format!("key '{key}' or its value too long; max length {APP_TEXT_MAX}"),
+            ));
         }
         let keys = app_keys(ctx, id, (&app, &name))?;
         if keys.len() >= APP_KEYS_MAX && !keys.contains_key(&key) {
             return Err((
                 EINVAL,
-                format!("too many keys set for application '{app}' on pool '{name}'; max {APP_KEYS_MAX}"),
+                format!(
+                    "too many keys set for application '{app}' on pool '{name}'; max {APP_KEYS_MAX}"
+                ),
             ));
         }
         keys.insert(key.clone(), value.clone());
-        Ok(CommandResult::ok(format!("set application '{app}' key '{key}' to '{value}' on pool '{name}'")))
+        Ok(CommandResult::ok(format!(
+            "set application '{app}' key '{key}' to '{value}' on pool '{name}'"
+        )))
     };
     settle(run())
 }
@@ -449,7 +539,9 @@ fn app_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let (app, key) = (args.str("app"), args.str("key"));
         if app_keys(ctx, id, (&app, &name))?.remove(&key).is_none() {
-            return Ok(CommandResult::ok(format!("application '{app}' on pool '{name}' does not have key '{key}'")));
+            return Ok(CommandResult::ok(format!(
+                "application '{app}' on pool '{name}' does not have key '{key}'"
+            )));
         }
         Ok(CommandResult::ok(format!("removed application '{app}' key '{key}' on pool '{name}'")))
     };
@@ -470,11 +562,13 @@ fn app_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let apps = map.pool(id).map(|p| p.application_metadata.clone()).unwrap_or_default();
         let Some(app) = args.opt_str("app") else { return Ok(json_out(ctx, &json!(apps))) };
-        let keys = apps.get(&app).ok_or_else(|| (ENOENT, format!("pool '{name}' has no application '{app}'")))?;
+        let keys = apps
+            .get(&app)
+            .ok_or_else(|| (ENOENT, format!("pool '{name}' has no application '{app}'")))?;
         let Some(key) = args.opt_str("key") else { return Ok(json_out(ctx, &json!(keys))) };
-        let value = keys
-            .get(&key)
-            .ok_or_else(|| (ENOENT, format!("application '{app}' on pool '{name}' does not have key '{key}'")))?;
+        let value = keys.get(&key).ok_or_else(|| {
+            (ENOENT, format!("application '{app}' on pool '{name}' does not have key '{key}'"))
+        })?;
         Ok(text_or_json(ctx, || format!("{value}\n"), || json!(value)))
     };
     settle(run())

@@ -15,7 +15,8 @@ use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM, ERANGE};
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
-        sig: "osd pool get name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_objects|target_max_bytes|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|erasure_code_profile|min_read_recency_for_promote|all|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk",
+        sig: "osd pool get name=pool,type=CephPoolname \
+            name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_objects|target_max_bytes|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|erasure_code_profile|min_read_recency_for_promote|all|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk",
         help: "get pool parameter <var>",
         module: "osd",
         perm: "r",
@@ -23,7 +24,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: get,
     },
     CommandSpec {
-        sig: "osd pool set name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|pgp_num_actual|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_bytes|target_max_objects|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|min_read_recency_for_promote|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        sig: "osd pool set name=pool,type=CephPoolname \
+            name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|pgp_num_actual|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_bytes|target_max_objects|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|min_read_recency_for_promote|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
         help: "set pool parameter <var> to <val>",
         module: "osd",
         perm: "rw",
@@ -33,8 +35,15 @@ pub(super) const SPECS: &[CommandSpec] = &[
 ];
 
 /// Flags that are set and read as `true` and `false`.
-const FLAG_VARS: [&str; 7] =
-    ["hashpspool", "nodelete", "nopgchange", "nosizechange", "write_fadvise_dontneed", "noscrub", "nodeep-scrub"];
+const FLAG_VARS: [&str; 7] = [
+    "hashpspool",
+    "nodelete",
+    "nopgchange",
+    "nosizechange",
+    "write_fadvise_dontneed",
+    "noscrub",
+    "nodeep-scrub",
+];
 
 /// Options that are numbers of bytes: they are taken with units, the other numbers are not.
 const SIZE_VARS: [&str; 6] = [
@@ -100,17 +109,28 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
         if fits { Ok(()) } else { Err((EINVAL, format!("unrecognized {what} '{value}'"))) }
     };
     match (name, parsed) {
-        ("compression_mode", _) => one_of("compression mode", &["none", "passive", "aggressive", "force"]),
-        ("compression_algorithm", _) => one_of("compression_algorithm", &["none", "snappy", "zlib", "zstd", "lz4"]),
-        ("csum_type", PoolOptValue::Int(n)) if *n != 0 && !(opt::CSUM_XXHASH64..=opt::CSUM_CRC32C_8).contains(n) => {
-            Err((EINVAL, format!("this version cannot use csum_type '{value}': choose crc32c or xxhash64")))
+        ("compression_mode", _) => {
+            one_of("compression mode", &["none", "passive", "aggressive", "force"])
+        }
+        ("compression_algorithm", _) => {
+            one_of("compression_algorithm", &["none", "snappy", "zlib", "zstd", "lz4"])
+        }
+        ("csum_type", PoolOptValue::Int(n))
+            if *n != 0 && !(opt::CSUM_XXHASH64..=opt::CSUM_CRC32C_8).contains(n) =>
+        {
+            Err((
+                EINVAL,
+                format!("this version cannot use csum_type '{value}': choose crc32c or xxhash64"),
+            ))
         }
         ("compression_max_blob_size" | "compression_min_blob_size", PoolOptValue::Int(n))
             if !(0..=1 << 30).contains(n) =>
         {
             Err((EINVAL, format!("{name} must be between 0 and 1 GiB")))
         }
-        ("fingerprint_algorithm", _) => one_of("fingerprint_algorithm", &["sha1", "sha256", "sha512"]),
+        ("fingerprint_algorithm", _) => {
+            one_of("fingerprint_algorithm", &["sha1", "sha256", "sha512"])
+        }
         ("compression_required_ratio", PoolOptValue::Double(f)) if !(0.0..=1.0).contains(f) => {
             Err((EINVAL, "compression_required_ratio is out of range (0-1)".into()))
         }
@@ -128,7 +148,8 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
 }
 
 /// Checksum types by their numbers, as pools carry them.
-const CSUM_TYPES: [&str; 7] = ["", "none", "xxhash32", "xxhash64", "crc32c", "crc32c_16", "crc32c_8"];
+const CSUM_TYPES: [&str; 7] =
+    ["", "none", "xxhash32", "xxhash64", "crc32c", "crc32c_16", "crc32c_8"];
 
 /// Numbers of checksum types, as pools carry them.
 fn csum_type(name: &str) -> Option<i64> {
@@ -140,7 +161,9 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (id, _) = pool_id(ctx, args, "pool")?;
         let (var, val) = (args.str("var"), args.str("val"));
         let sure = args.bool("yes_i_really_mean_it");
-        let number = || val.parse::<u32>().map_err(|_| (EINVAL, format!("error parsing integer value '{val}'")));
+        let number = || {
+            val.parse::<u32>().map_err(|_| (EINVAL, format!("error parsing integer value '{val}'")))
+        };
         match var.as_str() {
             "fast_read" if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) => {
                 return Err((EINVAL, "fast_read is for erasure-coded pools alone".into()));
@@ -161,7 +184,10 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "pg_autoscale_mode" => edit(ctx, id)?.pg_autoscale_mode = 0,
             "allow_ec_overwrites" => {
                 if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {
-                    return Err((EINVAL, "ec overwrites can only be enabled for an erasure coded pool".into()));
+                    return Err((
+                        EINVAL,
+                        "ec overwrites can only be enabled for an erasure coded pool".into(),
+                    ));
                 }
                 if truth(&val) != Some(true) {
                     return Err((EINVAL, "ec overwrites cannot be disabled once enabled".into()));
@@ -172,14 +198,21 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {
                     return Err((EINVAL, "fast read is not supported in replication pool".into()));
                 }
-                edit(ctx, id)?.fast_read = truth(&val)
-                    .ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
+                edit(ctx, id)?.fast_read = truth(&val).ok_or_else(|| {
+                    (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'"))
+                })?;
             }
             "use_gmt_hitset" => edit(ctx, id)?.use_gmt_hitset = truth(&val).unwrap_or(true),
             "bulk" => set_flag(ctx, id, flag::BULK, &val)?,
             flag_name if FLAG_VARS.contains(&flag_name) => {
                 if flag_name == "hashpspool" && !sure {
-                    return Err((EPERM, "are you SURE?  this will remap all placement groups in this pool, this triggers large data movement, pass --yes-i-really-mean-it if you really do.".into()));
+                    return Err((
+                        EPERM,
+                        "are you SURE?  this will remap all placement groups in \
+                        this pool, this triggers large data movement, pass --yes-i-really-mean-it \
+                        if you really do."
+                            .into(),
+                    ));
                 }
                 let bit = flag_by_name(flag_name).unwrap_or(0);
                 set_flag(ctx, id, bit, &val)?;
@@ -191,9 +224,15 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     settle(run())
 }
 
-fn set_flag(ctx: &mut CommandCtx<'_>, id: PoolId, bit: u64, val: &str) -> Result<(), (i32, String)> {
-    let on =
-        truth(val).ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
+fn set_flag(
+    ctx: &mut CommandCtx<'_>,
+    id: PoolId,
+    bit: u64,
+    val: &str,
+) -> Result<(), (i32, String)> {
+    let on = truth(val).ok_or_else(|| {
+        (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'"))
+    })?;
     let pool = edit(ctx, id)?;
     if on {
         pool.flags |= bit;
@@ -208,7 +247,8 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
     if pool.has_flag(flag::NOSIZECHANGE) {
         return Err((
             EPERM,
-            "pool size change is disabled; you must unset nosizechange flag for the pool first".into(),
+            "pool size change is disabled; you must unset nosizechange flag for the pool first"
+                .into(),
         ));
     }
     if pool.is_erasure() {
@@ -227,7 +267,9 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
             return Err((
                 EPERM,
                 format!(
-                    "WARNING: setting pool size 1 could lead to data loss without recovery. If you are *ABSOLUTELY CERTAIN* that is what you want, pass the flag --yes-i-really-mean-it. (pool '{name}')"
+                    "WARNING: setting pool size 1 could lead to data loss without recovery. If you \
+                        are *ABSOLUTELY CERTAIN* that is what you want, pass the flag \
+                        --yes-i-really-mean-it. (pool '{name}')"
                 ),
             ));
         }
@@ -247,17 +289,25 @@ fn set_min_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32
     if pool.has_flag(flag::NOSIZECHANGE) {
         return Err((
             EPERM,
-            "pool min size change is disabled; you must unset nosizechange flag for the pool first".into(),
+            "pool min size change is disabled; you must unset nosizechange flag for the pool first"
+                .into(),
         ));
     }
     let max = u32::from(pool.size);
     if n < 1 || n > max {
-        return Err((EINVAL, format!("pool min_size must be between 1 and size, which is set to {max}")));
+        return Err((
+            EINVAL,
+            format!("pool min_size must be between 1 and size, which is set to {max}"),
+        ));
     }
     if pool.is_erasure() {
-        let k = crate::pools::erasure(ctx.work, &pool.erasure_code_profile).map_or(max, |e| u32::from(e.k));
+        let k = crate::pools::erasure(ctx.work, &pool.erasure_code_profile)
+            .map_or(max, |e| u32::from(e.k));
         if n < k {
-            return Err((EINVAL, format!("pool min_size must be between {k} and size, which is set to {max}")));
+            return Err((
+                EINVAL,
+                format!("pool min_size must be between {k} and size, which is set to {max}"),
+            ));
         }
     }
     edit(ctx, id)?.min_size = n as u8;
@@ -269,7 +319,8 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
     if pool.has_flag(flag::NOPGCHANGE) {
         return Err((
             EPERM,
-            "pool pg_num change is disabled; you must unset nopgchange flag for the pool first".into(),
+            "pool pg_num change is disabled; you must unset nopgchange flag for the pool first"
+                .into(),
         ));
     }
     let max = ctx.work.state.option_u64("mon_max_pool_pg_num") as u32;
@@ -277,7 +328,8 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
         return Err((
             ERANGE,
             format!(
-                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon max pool pg num' for higher values)"
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust \
+                    'mon max pool pg num' for higher values)"
             ),
         ));
     }
@@ -313,12 +365,18 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
 }
 
 /// `at_once`: without pacing, and leaving the target as it is (Ceph's `pgp_num_actual`).
-fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, at_once: bool) -> Result<(), (i32, String)> {
+fn set_pgp_num(
+    ctx: &mut CommandCtx<'_>,
+    id: PoolId,
+    n: u32,
+    at_once: bool,
+) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOPGCHANGE) {
         return Err((
             EPERM,
-            "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first".into(),
+            "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first"
+                .into(),
         ));
     }
     if n == 0 {
@@ -338,12 +396,15 @@ fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, at_once: bool) -> R
 
 fn set_rule(ctx: &mut CommandCtx<'_>, id: PoolId, name: &str) -> Result<(), (i32, String)> {
     let crush = &ctx.work.osd().crush;
-    let rule = crush.rule_of_name(name).ok_or_else(|| (ENOENT, format!("crush rule {name} does not exist")))?;
+    let rule = crush
+        .rule_of_name(name)
+        .ok_or_else(|| (ENOENT, format!("crush rule {name} does not exist")))?;
     let kind = ctx.work.osd().pool(id).map_or(0, |p| p.kind);
     if crush.rule(rule).is_none_or(|r| r.kind != kind) {
         return Err((EINVAL, format!("crush rule {name} type does not match pool")));
     }
-    let rule = u8::try_from(rule).map_err(|_| (EEXIST, format!("crush rule {name} has too high a number")))?;
+    let rule = u8::try_from(rule)
+        .map_err(|_| (EEXIST, format!("crush rule {name} has too high a number")))?;
     edit(ctx, id)?.crush_rule = rule;
     Ok(())
 }
@@ -364,22 +425,39 @@ fn value_of(ctx: &CommandCtx<'_>, pool: &PgPool, var: &str) -> Option<(Value, St
         "pgp_num" => plain(pool.pgp_num.into()),
         "crush_rule" => {
             let rule = u32::from(pool.crush_rule);
-            let name = ctx.work.osd().crush.rule_name(rule).map_or_else(|| rule.to_string(), str::to_owned);
+            let name = ctx
+                .work
+                .osd()
+                .crush
+                .rule_name(rule)
+                .map_or_else(|| rule.to_string(), str::to_owned);
             plain(name.into())
         }
-        "use_gmt_hitset" => Some((pool.use_gmt_hitset.into(), u8::from(pool.use_gmt_hitset).to_string())),
+        "use_gmt_hitset" => {
+            Some((pool.use_gmt_hitset.into(), u8::from(pool.use_gmt_hitset).to_string()))
+        }
         "fast_read" => plain(u8::from(pool.fast_read).into()),
         "pg_autoscale_mode" => plain(pool.autoscale_name().into()),
         "bulk" => plain(pool.has_flag(flag::BULK).into()),
-        "erasure_code_profile" => pool.is_erasure().then(|| plain(pool.erasure_code_profile.clone().into())).flatten(),
-        "allow_ec_overwrites" => pool.is_erasure().then(|| plain(pool.has_flag(flag::EC_OVERWRITES).into())).flatten(),
-        name if FLAG_VARS.contains(&name) => plain(pool.has_flag(flag_by_name(name).unwrap_or(0)).into()),
+        "erasure_code_profile" => {
+            pool.is_erasure().then(|| plain(pool.erasure_code_profile.clone().into())).flatten()
+        }
+        "allow_ec_overwrites" => {
+            pool.is_erasure().then(|| plain(pool.has_flag(flag::EC_OVERWRITES).into())).flatten()
+        }
+        name if FLAG_VARS.contains(&name) => {
+            plain(pool.has_flag(flag_by_name(name).unwrap_or(0)).into())
+        }
         option => {
             let (_, value) = pool.opts.named().find(|(n, _)| *n == option)?;
             match value {
                 PoolOptValue::Str(s) => plain(s.clone().into()),
                 PoolOptValue::Int(i) if option == "csum_type" => {
-                    let name = usize::try_from(*i).ok().and_then(|i| CSUM_TYPES.get(i)).copied().unwrap_or("unknown");
+                    let name = usize::try_from(*i)
+                        .ok()
+                        .and_then(|i| CSUM_TYPES.get(i))
+                        .copied()
+                        .unwrap_or("unknown");
                     plain(name.into())
                 }
                 PoolOptValue::Int(i) => plain((*i).into()),
@@ -441,7 +519,11 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             vars.iter().filter_map(|v| Some((*v, value_of(ctx, &pool, v)?))).collect();
         if found.is_empty() {
             let tier = absent::is_tier_var(&var);
-            let errno = if tier || var == "erasure_code_profile" || var == "allow_ec_overwrites" { 13 } else { ENOENT };
+            let errno = if tier || var == "erasure_code_profile" || var == "allow_ec_overwrites" {
+                13
+            } else {
+                ENOENT
+            };
             let text = match (tier, var.as_str()) {
                 (true, _) => format!("pool '{name}' is not a tier pool: variable not applicable"),
                 (_, "erasure_code_profile" | "allow_ec_overwrites") => {
@@ -471,16 +553,29 @@ mod tests {
     #[test]
     fn numbers_of_bytes_are_taken_with_units_and_other_numbers_without() {
         let mut pool = PgPool::default();
-        for name in ["compression_max_blob_size", "compression_min_blob_size", "csum_min_block", "csum_max_block"] {
-            for (text, bytes) in [("4096", 4096), ("64K", 65_536), ("64Ki", 65_536), ("1Mi", 1 << 20)] {
+        for name in [
+            "compression_max_blob_size",
+            "compression_min_blob_size",
+            "csum_min_block",
+            "csum_max_block",
+        ] {
+            for (text, bytes) in
+                [("4096", 4096), ("64K", 65_536), ("64Ki", 65_536), ("1Mi", 1 << 20)]
+            {
                 assert_eq!(set_option(&mut pool, name, text), Ok(()), "{name} {text}");
                 let (key, _) = opts::lookup(name).expect("an option");
                 assert_eq!(pool.opts.0.get(&key), Some(&PoolOptValue::Int(bytes)), "{name} {text}");
             }
         }
         assert!(set_option(&mut pool, "recovery_priority", "1").is_ok());
-        for (name, text) in [("recovery_priority", "0K"), ("pg_num_min", "1K"), ("csum_min_block", "4Kx")] {
-            assert_eq!(set_option(&mut pool, name, text).map_err(|e| e.0), Err(EINVAL), "{name} {text}");
+        for (name, text) in
+            [("recovery_priority", "0K"), ("pg_num_min", "1K"), ("csum_min_block", "4Kx")]
+        {
+            assert_eq!(
+                set_option(&mut pool, name, text).map_err(|e| e.0),
+                Err(EINVAL),
+                "{name} {text}"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Moving weight from OSDs that hold much to those that hold little, by use or by number of PGs.
-//! Rules, limits and texts are those of Ceph's manager; here the monitor does it, from the newest digest.
+//! Rules, limits and texts are those of Ceph's manager; here the monitor does it, from the newest
+//! digest.
 
 use super::{Args, CommandResult, CommandSpec, Outcome, settle};
 use crate::mon::CommandCtx;
@@ -19,7 +20,8 @@ macro_rules! spec {
         CommandSpec {
             sig: concat!(
                 $words,
-                " name=oload,type=CephInt,req=false name=max_change,type=CephFloat,req=false name=max_osds,type=CephInt,req=false",
+                " name=oload,type=CephInt,req=false name=max_change,type=CephFloat,req=false \
+                    name=max_osds,type=CephInt,req=false",
                 $pools
             ),
             help: $help,
@@ -42,7 +44,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     spec!(
         "osd test-reweight-by-utilization",
         " name=no_increasing,type=CephBool,req=false",
-        "dry run of reweight OSDs by utilization [overload-percentage-for-consideration, default 120]",
+        "dry run of reweight OSDs by utilization [overload-percentage-for-consideration, default \
+            120]",
         "r",
         |ctx, args| run(ctx, args, false, false)
     ),
@@ -56,7 +59,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     spec!(
         "osd test-reweight-by-pg",
         " name=pools,type=CephPoolname,n=N,req=false",
-        "dry run of reweight OSDs by PG distribution [overload-percentage-for-consideration, default 120]",
+        "dry run of reweight OSDs by PG distribution [overload-percentage-for-consideration, \
+            default 120]",
         "r",
         |ctx, args| run(ctx, args, true, false)
     ),
@@ -87,18 +91,28 @@ fn run(ctx: &mut CommandCtx<'_>, args: &Args, by_pg: bool, change: bool) -> Comm
         let mut pools = BTreeSet::new();
         for name in args.list("pools") {
             let id = ctx.work.osd().pool_by_name(&name);
-            pools.insert(id.ok_or_else(|| (spirula_types::errno::ENOENT, format!("pool '{name}' does not exist")))?);
+            pools.insert(id.ok_or_else(|| {
+                (spirula_types::errno::ENOENT, format!("pool '{name}' does not exist"))
+            })?);
         }
         let w = Wish {
             by_pg,
             oload: args.int("oload").unwrap_or(120),
-            max_change: args.float("max_change").unwrap_or_else(|| option("mon_reweight_max_change")),
-            max_osds: args.int("max_osds").unwrap_or_else(|| option("mon_reweight_max_osds") as i64).max(0) as usize,
+            max_change: args
+                .float("max_change")
+                .unwrap_or_else(|| option("mon_reweight_max_change")),
+            max_osds: args
+                .int("max_osds")
+                .unwrap_or_else(|| option("mon_reweight_max_osds") as i64)
+                .max(0) as usize,
             pools,
             no_increasing: args.bool("no_increasing"),
         };
         if w.max_change <= 0.0 {
-            return Err((EINVAL, format!("max_change {} must be positive", general(w.max_change, 6))));
+            return Err((
+                EINVAL,
+                format!("max_change {} must be positive", general(w.max_change, 6)),
+            ));
         }
         if w.max_osds == 0 {
             return Err((EINVAL, "max_osds must be positive".into()));
@@ -126,43 +140,74 @@ fn run(ctx: &mut CommandCtx<'_>, args: &Args, by_pg: bool, change: bool) -> Comm
 /// The average use, and each OSD's: PGs by CRUSH weight, or the part of its space.
 fn use_of(ctx: &CommandCtx<'_>, w: &Wish) -> Result<(f64, BTreeMap<OsdId, f64>), (i32, String)> {
     if w.oload <= 100 {
-        let text = "You must give a percentage higher than 100. The reweighting threshold will be calculated as <average-utilization> times <input-percentage>. For example, an argument of 200 would reweight OSDs which are twice as utilized as the average OSD.\n";
+        let text = "You must give a percentage higher than 100. The reweighting threshold will be \
+            calculated as <average-utilization> times <input-percentage>. For example, an argument \
+            of 200 would reweight OSDs which are twice as utilized as the average OSD.\n";
         return Err((EINVAL, text.into()));
     }
     let map = ctx.work.osd();
     let option = |name| ctx.work.state.option_f64(name);
     if w.by_pg {
         let mut count: BTreeMap<OsdId, u64> = BTreeMap::new();
-        for (_, m) in map.map_all().iter().filter(|(pg, _)| w.pools.is_empty() || w.pools.contains(&pg.pool)) {
-            m.acting.iter().filter(|o| **o != OSD_NONE).for_each(|o| *count.entry(*o).or_insert(0) += 1);
+        for (_, m) in
+            map.map_all().iter().filter(|(pg, _)| w.pools.is_empty() || w.pools.contains(&pg.pool))
+        {
+            m.acting
+                .iter()
+                .filter(|o| **o != OSD_NONE)
+                .for_each(|o| *count.entry(*o).or_insert(0) += 1);
         }
-        let weight = |o: OsdId| f64::from(map.crush.item_weight(o).unwrap_or(0)) / f64::from(WEIGHT_IN);
+        let weight =
+            |o: OsdId| f64::from(map.crush.item_weight(o).unwrap_or(0)) / f64::from(WEIGHT_IN);
         let copies: u64 = count.values().sum();
         count.retain(|o, _| weight(*o) > 0.0);
         let osds = count.len() as u64;
         if osds == 0 || ((copies / osds) as f64) < option("mon_reweight_min_pgs_per_osd") {
-            return Err((EDOM, format!("Refusing to reweight: we only have {copies} PGs across {osds} osds!\n")));
+            return Err((
+                EDOM,
+                format!("Refusing to reweight: we only have {copies} PGs across {osds} osds!\n"),
+            ));
         }
         let total: f64 = count.keys().map(|o| weight(*o)).sum();
-        return Ok((copies as f64 / total, count.into_iter().map(|(o, n)| (o, n as f64 / weight(o))).collect()));
+        return Ok((
+            copies as f64 / total,
+            count.into_iter().map(|(o, n)| (o, n as f64 / weight(o))).collect(),
+        ));
     }
     let digest = &ctx.view().mgr.digest;
     let sum = digest.osd_sum(|_| true);
     let (total, used) = (sum.statfs.total.max(0), sum.statfs.used_raw().max(0));
-    if ((total / i64::from(sum.num_osds.max(1))) as f64) < option("mon_reweight_min_bytes_per_osd") {
-        return Err((EDOM, format!("Refusing to reweight: we only have {} kb across all osds!\n", total / 1024)));
+    if ((total / i64::from(sum.num_osds.max(1))) as f64) < option("mon_reweight_min_bytes_per_osd")
+    {
+        return Err((
+            EDOM,
+            format!("Refusing to reweight: we only have {} kb across all osds!\n", total / 1024),
+        ));
     }
     if used < 5 << 20 {
-        return Err((EDOM, format!("Refusing to reweight: we only have {} kb used across all osds!\n", used / 1024)));
+        return Err((
+            EDOM,
+            format!(
+                "Refusing to reweight: we only have {} kb used across all osds!\n",
+                used / 1024
+            ),
+        ));
     }
     let each = digest.osds.iter().filter(|(_, r)| r.statfs.total > 0);
-    let each = each.map(|(o, r)| (*o, r.statfs.used_raw().max(0) as f64 / r.statfs.total as f64)).collect();
+    let each = each
+        .map(|(o, r)| (*o, r.statfs.used_raw().max(0) as f64 / r.statfs.total as f64))
+        .collect();
     Ok((used as f64 / total as f64, each))
 }
 
-/// Which weights change: those furthest from the average first, down where an OSD is overloaded, up where it
-/// is below the average.
-fn changes(w: &Wish, average: f64, used: &BTreeMap<OsdId, f64>, weights: &BTreeMap<OsdId, u32>) -> Vec<Change> {
+/// Which weights change: those furthest from the average first, down where an OSD is overloaded, up
+/// where it is below the average.
+fn changes(
+    w: &Wish,
+    average: f64,
+    used: &BTreeMap<OsdId, f64>,
+    weights: &BTreeMap<OsdId, u32>,
+) -> Vec<Change> {
     let overload = average * w.oload as f64 / 100.0;
     let step = (w.max_change * f64::from(WEIGHT_IN)) as u32;
     let mut order: Vec<(OsdId, f64)> = used.iter().map(|(o, u)| (*o, *u)).collect();
@@ -178,7 +223,9 @@ fn changes(w: &Wish, average: f64, used: &BTreeMap<OsdId, f64>, weights: &BTreeM
             let to = (fair as u32).max(from.saturating_sub(step));
             out.push(Change { osd, from, to });
         } else if !w.no_increasing && util <= average {
-            let to = (fair.min(f64::from(WEIGHT_IN)) as u32).min(from.saturating_add(step)).min(WEIGHT_IN);
+            let to = (fair.min(f64::from(WEIGHT_IN)) as u32)
+                .min(from.saturating_add(step))
+                .min(WEIGHT_IN);
             if to > from {
                 out.push(Change { osd, from, to });
             }
@@ -202,7 +249,9 @@ struct Moves {
 fn moves(w: &Wish, before: &PgTable, after: &PgTable) -> Moves {
     let mut m = Moves::default();
     let mut count: BTreeMap<OsdId, (u64, u64)> = BTreeMap::new();
-    for (pg, old) in before.iter().filter(|(pg, _)| w.pools.is_empty() || w.pools.contains(&pg.pool)) {
+    for (pg, old) in
+        before.iter().filter(|(pg, _)| w.pools.is_empty() || w.pools.contains(&pg.pool))
+    {
         let new = after.get(pg).map(|n| n.up.as_slice()).unwrap_or_default();
         for o in old.up.iter().filter(|o| **o != OSD_NONE) {
             m.total += 1;
@@ -233,8 +282,10 @@ fn told(format: Format, w: &Wish, average: f64, changes: &[Change], m: &Moves) -
     let mean = m.average.max(f64::MIN_POSITIVE);
     let percent = if m.total > 0 { m.moved as f64 * 100.0 / m.total as f64 } else { 0.0 };
     if format.is_json() {
-        let rows: Vec<Value> =
-            changes.iter().map(|c| json!({"osd": c.osd, "weight": share(c.from), "new_weight": share(c.to)})).collect();
+        let rows: Vec<Value> = changes
+            .iter()
+            .map(|c| json!({"osd": c.osd, "weight": share(c.from), "new_weight": share(c.to)}))
+            .collect();
         let mut out = Map::new();
         for (k, v) in [
             ("overload_min", json!(w.oload)),
@@ -276,10 +327,20 @@ fn told(format: Format, w: &Wish, average: f64, changes: &[Change], m: &Moves) -
     };
     let mut out = format!("moved {} / {} ({}%)\n", m.moved, m.total, g(percent));
     out += &format!("avg {}\n", g(m.average));
-    out += &format!("stddev {} -> {} (expected baseline {})\n", g(m.deviation.0), g(m.deviation.1), g(m.expected));
+    out += &format!(
+        "stddev {} -> {} (expected baseline {})\n",
+        g(m.deviation.0),
+        g(m.deviation.1),
+        g(m.expected)
+    );
     out += &end("min", m.least);
     out += &end("max", m.most);
-    out += &format!("\noload {}\nmax_change {}\nmax_change_osds {}\n", w.oload, g(w.max_change), w.max_osds);
+    out += &format!(
+        "\noload {}\nmax_change {}\nmax_change_osds {}\n",
+        w.oload,
+        g(w.max_change),
+        w.max_osds
+    );
     out += &format!("average_utilization {average:.4}\noverload_utilization {overload:.4}\n");
     for c in changes {
         out += &format!("osd.{} weight {:.4} -> {:.4}\n", c.osd, share(c.from), share(c.to));
@@ -292,12 +353,20 @@ mod tests {
     use super::*;
 
     fn wish() -> Wish {
-        Wish { by_pg: false, oload: 120, max_change: 0.05, max_osds: 4, pools: BTreeSet::new(), no_increasing: false }
+        Wish {
+            by_pg: false,
+            oload: 120,
+            max_change: 0.05,
+            max_osds: 4,
+            pools: BTreeSet::new(),
+            no_increasing: false,
+        }
     }
 
     fn run(w: &Wish, used: &[f64], weights: &[u32]) -> Vec<(OsdId, u32)> {
         let of = |i: usize| i as OsdId;
-        let used: BTreeMap<OsdId, f64> = used.iter().enumerate().map(|(i, u)| (of(i), *u)).collect();
+        let used: BTreeMap<OsdId, f64> =
+            used.iter().enumerate().map(|(i, u)| (of(i), *u)).collect();
         let weights = weights.iter().enumerate().map(|(i, u)| (of(i), *u)).collect();
         let average = used.values().sum::<f64>() / used.len() as f64;
         changes(w, average, &used, &weights).into_iter().map(|c| (c.osd, c.to)).collect()
@@ -308,10 +377,20 @@ mod tests {
         let one = WEIGHT_IN;
         // The average is 0.4: 0.6 is too much, 0.45 is not.
         assert_eq!(run(&wish(), &[0.6, 0.45, 0.35, 0.2], &[one; 4]), [(0, one - 3276)]);
-        // The one that is used least comes first (it is as far away), and gains; one that is out is left alone.
-        assert_eq!(run(&wish(), &[0.45, 0.45, 0.4, 0.3], &[one, one, 0, 0x8000]), [(3, 0x8000 + 3276)]);
-        assert_eq!(run(&Wish { no_increasing: true, ..wish() }, &[0.45, 0.45, 0.4, 0.3], &[0x8000; 4]), []);
-        assert_eq!(run(&Wish { max_change: 1.0, ..wish() }, &[0.6, 0.2], &[one; 2]), [(0, (one as f64 / 1.5) as u32)]);
+        // The one that is used least comes first (it is as far away), and gains; one that is out is
+        // left alone.
+        assert_eq!(
+            run(&wish(), &[0.45, 0.45, 0.4, 0.3], &[one, one, 0, 0x8000]),
+            [(3, 0x8000 + 3276)]
+        );
+        assert_eq!(
+            run(&Wish { no_increasing: true, ..wish() }, &[0.45, 0.45, 0.4, 0.3], &[0x8000; 4]),
+            []
+        );
+        assert_eq!(
+            run(&Wish { max_change: 1.0, ..wish() }, &[0.6, 0.2], &[one; 2]),
+            [(0, (one as f64 / 1.5) as u32)]
+        );
     }
 
     #[test]

@@ -87,7 +87,13 @@ impl CommandSpec {
 }
 
 /// The descriptor of a command with that signature.
-pub(super) fn descriptor_of(sig: &str, help: &str, module: &str, perm: &str, flags: u32) -> serde_json::Value {
+pub(super) fn descriptor_of(
+    sig: &str,
+    help: &str,
+    module: &str,
+    perm: &str,
+    flags: u32,
+) -> serde_json::Value {
     let sig: Vec<serde_json::Value> = sig.split_whitespace().map(word_descriptor).collect();
     serde_json::json!({ "sig": sig, "help": help, "module": module, "perm": perm, "flags": flags })
 }

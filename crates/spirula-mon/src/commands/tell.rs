@@ -27,11 +27,18 @@ const COMMANDS: &[(&str, &str)] = &[
     ("dump_mempools", "get mempool stats"),
     (
         "smart name=devid,type=CephString,req=false",
-        "query health metrics for underlying device (refused where there is one to ask: no SMART data is read)",
+        "query health metrics for underlying device (refused where there is one to ask: no SMART \
+            data is read)",
     ),
     ("compact", "cause compaction of the monitor's storage"),
-    ("connection scores dump", "show the scores used in connectivity-based elections (not in this version)"),
-    ("connection scores reset", "reset the scores used in connectivity-based elections (not in this version)"),
+    (
+        "connection scores dump",
+        "show the scores used in connectivity-based elections (not in this version)",
+    ),
+    (
+        "connection scores reset",
+        "reset the scores used in connectivity-based elections (not in this version)",
+    ),
     ("quorum enter", "force monitor back into quorum (not in this version)"),
     ("quorum exit", "force monitor out of the quorum (not in this version)"),
     (
@@ -61,11 +68,15 @@ pub(super) fn own() -> impl Iterator<Item = String> {
     COMMANDS.iter().chain(common::COMMANDS).map(|(sig, _)| common::words(sig))
 }
 
-/// Requests that wait, with whose they are: `dump_ops_in_flight`, and `ops` as Ceph calls it at monitors.
+/// Requests that wait, with whose they are: `dump_ops_in_flight`, and `ops` as Ceph calls it at
+/// monitors.
 fn ops(mon: &Mon) -> Value {
     let one = |(ask, at): (&Ask, &str)| {
         let s = mon.sessions.get(&ask.conn);
-        let who = s.map_or_else(|| "nobody".to_owned(), |s| format!("{} ({})", s.peer.auth_name(), s.peer.entity()));
+        let who = s.map_or_else(
+            || "nobody".to_owned(),
+            |s| format!("{} ({})", s.peer.auth_name(), s.peer.entity()),
+        );
         let what = super::Command::in_message(&ask.message).map(|c| c.prefix);
         let what = what.unwrap_or_else(|| format!("message type {}", ask.message.kind));
         json!({
@@ -97,14 +108,20 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
             CommandResult::data(map.to_string())
         }
         "help" => {
-            let cluster = specs().filter(|s| s.flags & FLAG_TELL != 0).map(|s| (s.prefix(), s.help));
-            let own = COMMANDS.iter().chain(common::COMMANDS).map(|(sig, help)| (common::words(sig), *help));
+            let cluster =
+                specs().filter(|s| s.flags & FLAG_TELL != 0).map(|s| (s.prefix(), s.help));
+            let own = COMMANDS
+                .iter()
+                .chain(common::COMMANDS)
+                .map(|(sig, help)| (common::words(sig), *help));
             let all: BTreeMap<String, &str> = cluster.chain(own).collect();
             data(&json!(all))
         }
         "perf dump" => {
-            let row: serde_json::Map<String, Value> =
-                COUNTERS.iter().map(|(name, ..)| ((*name).to_owned(), counter(mon, name).into())).collect();
+            let row: serde_json::Map<String, Value> = COUNTERS
+                .iter()
+                .map(|(name, ..)| ((*name).to_owned(), counter(mon, name).into()))
+                .collect();
             data(&common::chosen(json!({"mon": row}), &args.0))
         }
         "perf schema" => {
@@ -121,15 +138,20 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
         "add_bootstrap_peer_hint" if mon.member() != 0 => {
             CommandResult::data("mon already active; ignoring bootstrap hint\n")
         }
-        "add_bootstrap_peer_hint" => absent("a new monitor finds the others by the token that it joins with"),
+        "add_bootstrap_peer_hint" => {
+            absent("a new monitor finds the others by the token that it joins with")
+        }
         "dump_mempools" => {
             let s = &mon.state;
-            let kept = s.incrementals.values().chain(s.fulls.values()).map(|b| b.len()).sum::<usize>();
+            let kept =
+                s.incrementals.values().chain(s.fulls.values()).map(|b| b.len()).sum::<usize>();
             data(&common::mempools(&[("osdmap", kept + s.osdmap.bytes().len())]))
         }
         // As with Ceph, a device without an identity is not asked.
         "smart" if mon.metadata.get("device_ids").is_none_or(String::is_empty) => data(&json!({})),
-        "smart" => absent("no SMART data is read here: use smartctl on the disk that mon metadata names"),
+        "smart" => {
+            absent("no SMART data is read here: use smartctl on the disk that mon metadata names")
+        }
         // Done before this is said ([`asks_to_compact`]).
         "compact" => CommandResult::data("compacted log in 0 seconds\n"),
         "connection scores dump" | "connection scores reset" => {

@@ -1,9 +1,10 @@
 //! `ceph fs volume …`: a file system and its pools as one thing.
 //!
-//! In Ceph the manager's module `volumes` serves these, and has an orchestrator start metadata servers. Here the monitors serve them:
-//! each is one change, done as a whole or not at all, and starts no daemons. They need what Ceph's monitors want of who has the manager
-//! do it: rights at the part `mgr`, not `fs`, for they make and remove pools. Subvolumes are not served (`absent-commands.tsv`): they are
-//! directories, which only a client of the file system can make.
+//! In Ceph the manager's module `volumes` serves these, and has an orchestrator start metadata
+//! servers. Here the monitors serve them: each is one change, done as a whole or not at all, and
+//! starts no daemons. They need what Ceph's monitors want of who has the manager do it: rights at
+//! the part `mgr`, not `fs`, for they make and remove pools. Subvolumes are not served
+//! (`absent-commands.tsv`): they are directories, which only a client of the file system can make.
 
 use super::{Args, CommandResult, CommandSpec, Outcome, fs, json_out, pool, settle};
 use crate::mon::CommandCtx;
@@ -22,9 +23,14 @@ macro_rules! commands {
 
 pub(super) const SPECS: &[CommandSpec] = commands! {
     "r", "fs volume ls", "List volumes" => ls;
-    "r", "fs volume info name=vol_name,type=CephString name=human_readable,type=CephBool,req=false", "Information of a CephFS volume" => info;
-    "rw", "fs volume create name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=placement,type=CephString,req=false", "Create a CephFS volume: a file system and its pools (starts no metadata servers)" => create;
-    "rw", "fs volume rm name=vol_name,type=CephString name=yes-i-really-mean-it,type=CephString,req=false", "Delete a FS volume by passing --yes-i-really-mean-it flag" => rm;
+    "r", "fs volume info name=vol_name,type=CephString \
+        name=human_readable,type=CephBool,req=false", "Information of a CephFS volume" => info;
+    "rw", "fs volume create name=name,type=CephString,goodchars=[A-Za-z0-9-_.] \
+        name=placement,type=CephString,req=false", "Create a CephFS volume: a file system and its \
+            pools (starts no metadata servers)" => create;
+    "rw", "fs volume rm name=vol_name,type=CephString \
+        name=yes-i-really-mean-it,type=CephString,req=false", "Delete a FS volume by passing \
+            --yes-i-really-mean-it flag" => rm;
 };
 
 /// What a command is told to be meant by.
@@ -45,14 +51,16 @@ fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Result<Value, Refusal> {
         let m = named(ctx, &args.str("vol_name"))?;
         let view = ctx.view();
-        let shown =
-            |n: u64| -> Value { if args.bool("human_readable") { spirula_format::bytes(n).into() } else { n.into() } };
+        let shown = |n: u64| -> Value {
+            if args.bool("human_readable") { spirula_format::bytes(n).into() } else { n.into() }
+        };
         let one = |id: PoolId| {
             let (used, avail) = df::used_and_left(&view, id);
             json!({"avail": shown(avail), "name": view.osdmap.pool_name(id), "used": shown(used)})
         };
         let mons = &view.monmap.mons;
-        let addrs: Vec<String> = mons.values().filter_map(|m| m.addrs.msgr2().addr).map(|a| a.to_string()).collect();
+        let addrs: Vec<String> =
+            mons.values().filter_map(|m| m.addrs.msgr2().addr).map(|a| a.to_string()).collect();
         let data: Vec<Value> = m.data_pools.iter().map(|id| one(*id)).collect();
         Ok(json!({"mon_addrs": addrs, "pools": {"data": data, "metadata": [one(m.metadata_pool)]}}))
     };
@@ -67,7 +75,11 @@ fn args(value: Value) -> Args {
 }
 
 /// Runs a further command of the same request; what one of them refuses undoes the others.
-fn then(ctx: &mut CommandCtx<'_>, run: fn(&mut CommandCtx<'_>, &Args) -> CommandResult, with: Value) -> Outcome {
+fn then(
+    ctx: &mut CommandCtx<'_>,
+    run: fn(&mut CommandCtx<'_>, &Args) -> CommandResult,
+    with: Value,
+) -> Outcome {
     let result = run(ctx, &args(with));
     if result.ret == 0 { Ok(result) } else { Err((-result.ret, result.rs)) }
 }
@@ -85,7 +97,9 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             // No more are made than there are.
             "Volume created successfully (no MDS daemons created)".to_owned()
         } else {
-            "Volume created successfully (no MDS daemons created: start ceph-mds, nobody serves it yet)".to_owned()
+            "Volume created successfully (no MDS daemons created: start ceph-mds, nobody serves it \
+                yet)"
+                .to_owned()
         }))
     };
     settle(run())
@@ -96,13 +110,15 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let name = args.str("vol_name");
         if args.str("yes-i-really-mean-it") != MEANT {
             let why = format!(
-                "WARNING: this will *PERMANENTLY DESTROY* all data stored in the filesystem '{name}'. If you are *ABSOLUTELY CERTAIN* \
+                "WARNING: this will *PERMANENTLY DESTROY* all data stored in the filesystem \
+                    '{name}'. If you are *ABSOLUTELY CERTAIN* \
                  that is what you want, re-issue the command followed by --yes-i-really-mean-it."
             );
             return Err((EPERM, why));
         }
         if !ctx.work.state.option_bool("mon_allow_pool_delete") {
-            let why = "pool deletion is disabled; you must first set the mon_allow_pool_delete config option to true before volumes can \
+            let why = "pool deletion is disabled; you must first set the mon_allow_pool_delete \
+                config option to true before volumes can \
                        be deleted";
             return Err((EPERM, why.into()));
         }
@@ -113,9 +129,15 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         then(ctx, fs::fail, json!({"fs_name": name}))?;
         then(ctx, fs::rm, json!({"fs_name": name, "yes_i_really_mean_it": true}))?;
         for pool in std::iter::once(&metadata).chain(&data) {
-            then(ctx, pool::remove, json!({"pool": pool, "pool2": pool, "yes_i_really_really_mean_it": true}))?;
+            then(
+                ctx,
+                pool::remove,
+                json!({"pool": pool, "pool2": pool, "yes_i_really_really_mean_it": true}),
+            )?;
         }
-        Ok(CommandResult::ok(format!("metadata pool: {metadata} data pool: {data:?} removed").replace('"', "'")))
+        Ok(CommandResult::ok(
+            format!("metadata pool: {metadata} data pool: {data:?} removed").replace('"', "'"),
+        ))
     };
     settle(run())
 }

@@ -1,8 +1,11 @@
-//! What a metadata server may say, and how much of it: whatever it says is in a map that everybody has, or in the monitors' store.
+//! What a metadata server may say, and how much of it: whatever it says is in a map that everybody
+//! has, or in the monitors' store.
 //!
-//! A beacon in another's name or with another's number is no word of this server ([`is_own`]). One that says more of what its map is to
-//! hold than any server does is refused as a whole ([`refusal`]); of what only people read the rest is left out ([`cut`]). With these
-//! bounds a map with all servers, file systems and pools that there may be fits into one entry of the quorum's log.
+//! A beacon in another's name or with another's number is no word of this server ([`is_own`]). One
+//! that says more of what its map is to hold than any server does is refused as a whole
+//! ([`refusal`]); of what only people read the rest is left out ([`cut`]). With these bounds a map
+//! with all servers, file systems and pools that there may be fits into one entry of the quorum's
+//! log.
 
 use crate::event::Peer;
 use spirula_maps::{CompatSet, FeatureSet};
@@ -30,8 +33,9 @@ const METRICS_BYTES: usize = 32 << 10;
 const FACTS_MAX: usize = 128;
 const FACTS_BYTES: usize = 16 << 10;
 
-/// Is this a word of that peer's about itself, in this cluster? The number of a session is one that a monitor gave to its peer, and
-/// that only its ticket gives it again; a metadata server goes by that number.
+/// Is this a word of that peer's about itself, in this cluster? The number of a session is one that
+/// a monitor gave to its peer, and that only its ticket gives it again; a metadata server goes by
+/// that number.
 pub(super) fn is_own(b: &MMdsBeacon, fsid: Uuid, peer: &Peer) -> bool {
     b.fsid == fsid && b.name == peer.id && is_daemon_name(&b.name) && b.gid == peer.global_id
 }
@@ -39,10 +43,16 @@ pub(super) fn is_own(b: &MMdsBeacon, fsid: Uuid, peer: &Peer) -> bool {
 /// Why a beacon cannot be taken, if so.
 pub(super) fn refusal(b: &MMdsBeacon, peer: &Peer) -> Option<String> {
     if b.compat.len() > COMPAT_BYTES {
-        return Some(format!("its features take {} bytes, and may take {COMPAT_BYTES}", b.compat.len()));
+        return Some(format!(
+            "its features take {} bytes, and may take {COMPAT_BYTES}",
+            b.compat.len()
+        ));
     }
     if b.fs.len() > FS_NAME_MAX {
-        return Some(format!("the filesystem that it would join has a name of {} bytes", b.fs.len()));
+        return Some(format!(
+            "the filesystem that it would join has a name of {} bytes",
+            b.fs.len()
+        ));
     }
     if peer.addrs.0.len() > ADDRS_MAX {
         return Some(format!("it has {} addresses, and may have {ADDRS_MAX}", peer.addrs.0.len()));
@@ -50,15 +60,22 @@ pub(super) fn refusal(b: &MMdsBeacon, peer: &Peer) -> Option<String> {
     let Ok(compat) = spirula_encoding::from_slice::<CompatSet>(&b.compat) else {
         return Some("its features cannot be read".into());
     };
-    let fits = |f: &FeatureSet| f.names.iter().all(|(bit, name)| *bit < FEATURES && name.len() <= FEATURE_MAX);
+    let fits = |f: &FeatureSet| {
+        f.names.iter().all(|(bit, name)| *bit < FEATURES && name.len() <= FEATURE_MAX)
+    };
     let all = [&compat.compat, &compat.ro_compat, &compat.incompat];
-    (!all.into_iter().all(fits))
-        .then(|| format!("a feature's number is less than {FEATURES}, and its name has at most {FEATURE_MAX} bytes"))
+    (!all.into_iter().all(fits)).then(|| {
+        format!(
+            "a feature's number is less than {FEATURES}, and its name has at most \
+            {FEATURE_MAX} bytes"
+        )
+    })
 }
 
 /// Leaves out what is too much of facts and of troubles.
 pub(super) fn cut(b: &mut MMdsBeacon) {
-    let texts = |m: &BTreeMap<String, String>| m.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    let texts =
+        |m: &BTreeMap<String, String>| m.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
     let mut left = METRICS_BYTES;
     b.health.metrics.truncate(METRICS_MAX);
     b.health.metrics.retain(|m: &MdsMetric| takes(&mut left, m.message.len() + texts(&m.metadata)));

@@ -1,23 +1,26 @@
 //! Metadata servers and file systems: who serves which rank.
 //!
-//! The agreed state has the map of all file systems ([`FsMap`]), what servers said of themselves and what they find wrong. A server
-//! says every few seconds that it is there ([`MMdsBeacon`]) and in which state it is or would like to be. Its word comes back to it
-//! with the same number: at once where nothing changes, else when the quorum has agreed on what follows. So a server that acts by a
-//! map, or by the echo of its own wish, acts by what no change of leaders can take back.
+//! The agreed state has the map of all file systems ([`FsMap`]), what servers said of themselves
+//! and what they find wrong. A server says every few seconds that it is there ([`MMdsBeacon`]) and
+//! in which state it is or would like to be. Its word comes back to it with the same number: at
+//! once where nothing changes, else when the quorum has agreed on what follows. So a server that
+//! acts by a map, or by the echo of its own wish, acts by what no change of leaders can take back.
 //!
-//! A server that is silent for `mds_beacon_grace` is replaced if there is a replacement; else it is marked laggy, and keeps its rank
-//! until one comes. What it may still write is fenced off in the same commit: the change of the OSD map that blocklists its address
-//! and the change of the file-system map that takes its rank away are one entry of the quorum's log, and the map says from which epoch of the
-//! OSD map on its successor may read (`last_failure_osd_epoch`).
+//! A server that is silent for `mds_beacon_grace` is replaced if there is a replacement; else it is
+//! marked laggy, and keeps its rank until one comes. What it may still write is fenced off in the
+//! same commit: the change of the OSD map that blocklists its address and the change of the
+//! file-system map that takes its rank away are one entry of the quorum's log, and the map says
+//! from which epoch of the OSD map on its successor may read (`last_failure_osd_epoch`).
 //!
-//! Silence is judged by the leader alone, by its steady clock, from when it began to lead ([`MdsTracker`]); it is not in the agreed
-//! state. A word counts from when it reaches the leader, not from when its turn comes: that may be long after, behind a commit that
-//! takes its time, and then the beacon of one server has its turn before that of another. Time in which the leader itself stood still
-//! is nobody's silence. And while it hears no server at all it replaces none: then it is more likely that nothing reaches it than that
-//! all of them died.
+//! Silence is judged by the leader alone, by its steady clock, from when it began to lead
+//! ([`MdsTracker`]); it is not in the agreed state. A word counts from when it reaches the leader,
+//! not from when its turn comes: that may be long after, behind a commit that takes its time, and
+//! then the beacon of one server has its turn before that of another. Time in which the leader
+//! itself stood still is nobody's silence. And while it hears no server at all it replaces none:
+//! then it is more likely that nothing reaches it than that all of them died.
 //!
-//! A server speaks for itself alone: name and number in a beacon are those that its session was let in with ([`bounds::is_own`]), and
-//! what is kept of its words is bounded ([`bounds`]).
+//! A server speaks for itself alone: name and number in a beacon are those that its session was let
+//! in with ([`bounds::is_own`]), and what is kept of its words is bounded ([`bounds`]).
 //!
 //! [`ranks`] has the changes of the map, [`serve`] says who is sent which.
 
@@ -42,7 +45,8 @@ use std::sync::Arc;
 
 /// Servers in the map at most; a boot beyond it is ignored.
 const SERVERS_MAX: usize = 1024;
-/// Servers whose words are kept in mind at most: those in the map, and as many that are about to come in.
+/// Servers whose words are kept in mind at most: those in the map, and as many that are about to
+/// come in.
 const HEARD_MAX: usize = 2 * SERVERS_MAX;
 /// The state in a beacon of a server that goes down on purpose.
 const GONE: i32 = 0;
@@ -55,11 +59,13 @@ const STEPS_MAX: usize = 2 * SERVERS_MAX;
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     at: UTime,
-    /// The number of that word. Another monitor sends the same one again until it is dealt with: that is no news.
+    /// The number of that word. Another monitor sends the same one again until it is dealt with:
+    /// that is no news.
     seq: u64,
 }
 
-/// When servers were heard last. Lost at restart and with the lead: then all count from the beginning.
+/// When servers were heard last. Lost at restart and with the lead: then all count from the
+/// beginning.
 #[derive(Debug, Default)]
 pub(crate) struct MdsTracker {
     heard: BTreeMap<u64, Heard>,
@@ -87,8 +93,8 @@ impl MdsTracker {
         }
     }
 
-    /// Servers in the map of which nothing was heard count from then on, so that time in which this monitor stands still is not
-    /// theirs either; those that are not in it any more are forgotten.
+    /// Servers in the map of which nothing was heard count from then on, so that time in which this
+    /// monitor stands still is not theirs either; those that are not in it any more are forgotten.
     fn follow(&mut self, map: &FsMap, since: UTime) {
         self.heard.retain(|gid, _| map.mds_roles.contains_key(gid));
         for gid in map.mds_roles.keys() {
@@ -121,11 +127,17 @@ pub(crate) fn fail(work: &mut Work, gid: u64) {
     forget(work, gid);
 }
 
-/// Blocklists a server that holds a rank: the OSD map's epoch in which that is so; 0 if it holds none.
+/// Blocklists a server that holds a rank: the OSD map's epoch in which that is so; 0 if it holds
+/// none.
 fn fence(work: &mut Work, gid: u64) -> Epoch {
     let Some(info) = work.state.fsmap.info(gid).filter(|i| i.holds_rank()) else { return 0 };
     // Of no kind in particular, as Ceph's own code looks it up.
-    let any = info.addrs.0.iter().filter(|a| a.addr.is_some()).map(|a| EntityAddr { kind: EntityAddr::KIND_ANY, ..*a });
+    let any = info
+        .addrs
+        .0
+        .iter()
+        .filter(|a| a.addr.is_some())
+        .map(|a| EntityAddr { kind: EntityAddr::KIND_ANY, ..*a });
     let addrs: Vec<EntityAddr> = any.collect();
     let seconds = work.state.option_f64("mon_mds_blocklist_interval").max(60.0);
     let mut epoch = work.state.osdmap.epoch;
@@ -147,8 +159,9 @@ fn forget(work: &mut Work, gid: u64) {
     }
 }
 
-/// Gives ranks out, takes them away and has standbys follow, until nothing is to be done any more. At each look a file system changes
-/// its size by one rank at most: the next change waits until the servers have made this one.
+/// Gives ranks out, takes them away and has standbys follow, until nothing is to be done any more.
+/// At each look a file system changes its size by one rank at most: the next change waits until the
+/// servers have made this one.
 pub(crate) fn assign(work: &mut Work) {
     let ids: Vec<i32> = work.state.fsmap.filesystems.iter().map(|f| f.fscid).collect();
     for fscid in ids {
@@ -165,10 +178,15 @@ pub(crate) fn assign(work: &mut Work) {
             let who = map.info(gid).map(human).unwrap_or_default();
             match step {
                 Step::Promote { gid, rank, grows } => {
-                    let now =
-                        if grows && is_in > 0 { format!(" (now has {} ranks)", is_in + 1) } else { String::new() };
+                    let now = if grows && is_in > 0 {
+                        format!(" (now has {} ranks)", is_in + 1)
+                    } else {
+                        String::new()
+                    };
                     let standby = if grows { "" } else { "Standby " };
-                    work.info(format!("{standby}{who} assigned to filesystem {name} as rank {rank}{now}"));
+                    work.info(format!(
+                        "{standby}{who} assigned to filesystem {name} as rank {rank}{now}"
+                    ));
                     ranks::promote(work.fsmap_mut(), gid, fscid, rank);
                 }
                 Step::Stop { gid } => {
@@ -206,16 +224,27 @@ fn preferred(map: &FsMap, name: &str) -> i32 {
 impl Mon {
     /// A server's word has reached the leader; its turn may come much later.
     pub(crate) fn mds_heard(&mut self, ask: &Ask) {
-        let Some(session) = self.sessions.get(&ask.conn).filter(|s| s.peer.kind == EntityType::Mds) else { return };
+        let Some(session) = self.sessions.get(&ask.conn).filter(|s| s.peer.kind == EntityType::Mds)
+        else {
+            return;
+        };
         // What cannot be read is dealt with in its turn.
         let Ok(b) = MMdsBeacon::from_message(&ask.message) else { return };
-        if bounds::is_own(&b, self.fsid, &session.peer) && bounds::refusal(&b, &session.peer).is_none() {
+        if bounds::is_own(&b, self.fsid, &session.peer)
+            && bounds::refusal(&b, &session.peer).is_none()
+        {
             self.mds.note(b.gid, b.seq, self.steady);
         }
     }
 
     /// A server says that it is there.
-    pub(crate) fn mds_beacon(&mut self, conn: ConnId, peer: &Peer, mut b: MMdsBeacon, work: &mut Work) {
+    pub(crate) fn mds_beacon(
+        &mut self,
+        conn: ConnId,
+        peer: &Peer,
+        mut b: MMdsBeacon,
+        work: &mut Work,
+    ) {
         if !bounds::is_own(&b, self.fsid, peer) {
             let (peer, number) = (&peer.id, peer.global_id);
             tracing::warn!(
@@ -235,7 +264,11 @@ impl Mon {
         let known = work.state.fsmap.info(b.gid).cloned();
         match known {
             Some(info) if info.name != b.name => {
-                tracing::warn!(mds = b.name, gid = b.gid, "beacon with another server's number ignored");
+                tracing::warn!(
+                    mds = b.name,
+                    gid = b.gid,
+                    "beacon with another server's number ignored"
+                );
             }
             Some(info) => self.mds_word(conn, &info, &b, work),
             None if b.state == state::BOOT => self.mds_boot(conn, peer, b, work),
@@ -243,13 +276,19 @@ impl Mon {
                 // It was taken out of the map: an empty one tells it to start anew.
                 let map = serve::empty(&work.state.fsmap);
                 let (epoch, fs_name) = (map.epoch, String::new());
-                let m = MMdsMap { fsid: self.fsid, epoch, mdsmap: spirula_encoding::to_vec(&map).into(), fs_name };
+                let m = MMdsMap {
+                    fsid: self.fsid,
+                    epoch,
+                    mdsmap: spirula_encoding::to_vec(&map).into(),
+                    fs_name,
+                };
                 work.replies.push((conn, Reply::Ready(m.into_message(0))));
             }
         }
     }
 
-    /// A server's word cannot be taken. There is no answer that it would understand: it is said where people look, once.
+    /// A server's word cannot be taken. There is no answer that it would understand: it is said
+    /// where people look, once.
     fn mds_refuse(&mut self, b: &MMdsBeacon, why: &str, work: &mut Work) {
         tracing::warn!(mds = b.name, why, "beacon refused");
         if self.mds.refused.len() < SERVERS_MAX && self.mds.refused.insert(b.gid) {
@@ -259,7 +298,8 @@ impl Mon {
 
     /// A server started.
     fn mds_boot(&mut self, conn: ConnId, peer: &Peer, b: MMdsBeacon, work: &mut Work) {
-        let former: Vec<MdsInfo> = work.state.fsmap.servers().filter(|i| i.name == b.name).cloned().collect();
+        let former: Vec<MdsInfo> =
+            work.state.fsmap.servers().filter(|i| i.name == b.name).cloned().collect();
         if work.state.fsmap.mds_roles.len() >= SERVERS_MAX + former.len() {
             tracing::warn!(mds = b.name, "too many metadata servers, one ignored");
             return;
@@ -307,7 +347,8 @@ impl Mon {
 
     /// A server that is in the map says what it does, or would like to do.
     fn mds_word(&mut self, conn: ConnId, info: &MdsInfo, b: &MMdsBeacon, work: &mut Work) {
-        // What is older than what it said last is no news; a boot that comes again is in the map already.
+        // What is older than what it said last is no news; a boot that comes again is in the map
+        // already.
         if b.seq < info.state_seq {
             return;
         }
@@ -315,7 +356,8 @@ impl Mon {
         self.note_health(b, work);
         let join_fscid = preferred(&work.state.fsmap, &b.fs);
         let map = &work.state.fsmap;
-        // A wish counts from whoever has seen the newest map that concerns it: else it may be about a rank that it had before.
+        // A wish counts from whoever has seen the newest map that concerns it: else it may be about
+        // a rank that it had before.
         let newest = match map.fs_of(gid) {
             Some(fs) => fs.mds_map.epoch,
             None => map.standby_epochs.get(&gid).copied().unwrap_or_default(),
@@ -337,7 +379,11 @@ impl Mon {
     /// A server would like to be in another state.
     fn mds_wish(&mut self, info: &MdsInfo, b: &MMdsBeacon, work: &mut Work) {
         let gid = b.gid;
-        let fs = work.state.fsmap.fs_of(gid).map(|f| (f.mds_map.fs_name.clone(), f.mds_map.in_ranks.len()));
+        let fs = work
+            .state
+            .fsmap
+            .fs_of(gid)
+            .map(|f| (f.mds_map.fs_name.clone(), f.mds_map.in_ranks.len()));
         let (name, is_in) = fs.unwrap_or_default();
         match b.state {
             GONE => {
@@ -346,7 +392,10 @@ impl Mon {
                 assign(work);
             }
             state::DAMAGED if info.holds_rank() => {
-                work.log(severity::ERROR, format!("{}: rank {} of {name} is damaged", human(info), info.rank));
+                work.log(
+                    severity::ERROR,
+                    format!("{}: rank {} of {name} is damaged", human(info), info.rank),
+                );
                 let fenced = fence(work, gid);
                 ranks::damaged(work.fsmap_mut(), gid, fenced);
                 forget(work, gid);
@@ -359,12 +408,20 @@ impl Mon {
             }
             _ if !ranks::may_go(info.state, b.state) => {
                 let (from, to) = (state::name(info.state), state::name(b.state));
-                tracing::warn!(mds = b.name, from, to, "a metadata server wants to go where it may not");
+                tracing::warn!(
+                    mds = b.name,
+                    from,
+                    to,
+                    "a metadata server wants to go where it may not"
+                );
             }
             state::STOPPED => {
                 let left = is_in.saturating_sub(1);
                 let (who, rank) = (human(info), info.rank);
-                work.info(format!("{who} finished stopping rank {rank} in filesystem {name} (now has {left} ranks)"));
+                work.info(format!(
+                    "{who} finished stopping rank {rank} in filesystem {name} (now \
+                    has {left} ranks)"
+                ));
                 for gone in ranks::stop(work.fsmap_mut(), gid) {
                     forget(work, gone);
                 }
@@ -372,7 +429,11 @@ impl Mon {
             }
             to => {
                 if to == state::ACTIVE {
-                    work.info(format!("{} is now active in filesystem {name} as rank {}", human(info), info.rank));
+                    work.info(format!(
+                        "{} is now active in filesystem {name} as rank {}",
+                        human(info),
+                        info.rank
+                    ));
                 }
                 if let Some(i) = work.fsmap_mut().info_mut(gid) {
                     (i.state, i.state_seq) = (to, b.seq);
@@ -402,7 +463,8 @@ impl Mon {
         let grace = work.state.option_f64("mds_beacon_grace").max(1.0);
         let every = work.state.option_f64("mds_beacon_interval").max(1.0);
         let (now, since) = (self.steady, self.judging_since);
-        let silent: Vec<(u64, f64)> = map.servers().map(|i| (i.gid, self.mds.silent_for(i.gid, since, now))).collect();
+        let silent: Vec<(u64, f64)> =
+            map.servers().map(|i| (i.gid, self.mds.silent_for(i.gid, since, now))).collect();
         // Somebody is heard, so it is not we who hear nothing.
         let hears = silent.iter().any(|(_, s)| *s < every.max(grace / 2.0));
         for (gid, _) in silent.iter().filter(|(_, s)| *s >= grace) {
@@ -436,10 +498,15 @@ impl Mon {
         if info.holds_rank() {
             if hears && let Some(other) = other {
                 let (who, with) = (human(&info), human(other));
-                let text = format!("{who} is not responding, replacing it as rank {} with standby {with}", info.rank);
+                let text = format!(
+                    "{who} is not responding, replacing it as rank {} with standby {with}",
+                    info.rank
+                );
                 work.log(severity::WARN, text);
                 fail(work, gid);
-                work.info(format!("MDS {who} is removed because it is dead or otherwise unavailable."));
+                work.info(format!(
+                    "MDS {who} is removed because it is dead or otherwise unavailable."
+                ));
                 // A standby takes one rank: the next that is silent is not replaced by the same.
                 assign(work);
                 return;

@@ -1,8 +1,9 @@
 //! Changes of a file-system map: who gets which rank, and what becomes of one whose server is gone.
 //!
 //! All of it works on the map that is proposed next, whose epoch is already that of the proposal
-//! ([`Work::fsmap_mut`](crate::work::Work::fsmap_mut)). A rank is always in exactly one place: with a server (`up`), waiting for one
-//! (`failed`), refused to everybody (`damaged`), or not in use. [`check`] says so.
+//! ([`Work::fsmap_mut`](crate::work::Work::fsmap_mut)). A rank is always in exactly one place: with
+//! a server (`up`), waiting for one (`failed`), refused to everybody (`damaged`), or not in use.
+//! [`check`] says so.
 
 use spirula_maps::{Filesystem, FsMap, MdsInfo, MdsMap, mds_flag, mds_state as state};
 use spirula_types::Epoch;
@@ -102,8 +103,9 @@ pub fn follow(map: &mut FsMap, gid: u64, fscid: i32, rank: i32) {
     fs.mds_map.epoch = epoch;
 }
 
-/// A server is gone. `fenced`: the OSD map's epoch in which its address is blocklisted, 0 if it held no rank. Its rank waits for
-/// another, which starts anew where the first had not finished to make it.
+/// A server is gone. `fenced`: the OSD map's epoch in which its address is blocklisted, 0 if it
+/// held no rank. Its rank waits for another, which starts anew where the first had not finished to
+/// make it.
 pub fn erase(map: &mut FsMap, gid: u64, fenced: Epoch) {
     let epoch = map.epoch;
     map.standby_daemons.remove(&gid);
@@ -127,9 +129,11 @@ pub fn erase(map: &mut FsMap, gid: u64, fenced: Epoch) {
     m.epoch = epoch;
 }
 
-/// A server says that what it holds is damaged: nobody gets its rank before somebody says that it is repaired.
+/// A server says that what it holds is damaged: nobody gets its rank before somebody says that it
+/// is repaired.
 pub fn damaged(map: &mut FsMap, gid: u64, fenced: Epoch) {
-    let Some((fscid, rank)) = map.info(gid).map(|i| i.rank).zip(map.mds_roles.get(&gid).copied()).map(|(r, f)| (f, r))
+    let Some((fscid, rank)) =
+        map.info(gid).map(|i| i.rank).zip(map.mds_roles.get(&gid).copied()).map(|(r, f)| (f, r))
     else {
         return;
     };
@@ -141,7 +145,8 @@ pub fn damaged(map: &mut FsMap, gid: u64, fenced: Epoch) {
     }
 }
 
-/// A server gave its rank up in good order. Whoever followed it is gone with it: the servers named are out of the map.
+/// A server gave its rank up in good order. Whoever followed it is gone with it: the servers named
+/// are out of the map.
 pub fn stop(map: &mut FsMap, gid: u64) -> Vec<u64> {
     let epoch = map.epoch;
     let Some(fscid) = map.mds_roles.get(&gid).copied() else { return Vec::new() };
@@ -199,7 +204,8 @@ pub enum Step {
     },
 }
 
-/// The next step of a file system: failed ranks first, then as many ranks as are wanted, then followers.
+/// The next step of a file system: failed ranks first, then as many ranks as are wanted, then
+/// followers.
 pub fn next_step(map: &FsMap, fs: &Filesystem) -> Option<Step> {
     let m: &MdsMap = &fs.mds_map;
     let joinable = !m.has(mds_flag::NOT_JOINABLE);
@@ -219,7 +225,10 @@ pub fn next_step(map: &FsMap, fs: &Filesystem) -> Option<Step> {
             }
         } else if is_in > wanted {
             let last = *m.in_ranks.last()?;
-            return m.of_rank(last).filter(|i| i.state == state::ACTIVE).map(|i| Step::Stop { gid: i.gid });
+            return m
+                .of_rank(last)
+                .filter(|i| i.state == state::ACTIVE)
+                .map(|i| Step::Stop { gid: i.gid });
         }
     }
     if joinable && m.has(mds_flag::ALLOW_STANDBY_REPLAY) && !m.is_degraded() {
@@ -262,7 +271,10 @@ pub fn check(map: &FsMap) -> Result<(), String> {
         }
         for (rank, gid) in &m.up {
             if !m.mds_info.get(gid).is_some_and(|i| i.rank == *rank && i.holds_rank()) {
-                return Err(format!("rank {rank} of {} is with a server that does not hold it", m.fs_name));
+                return Err(format!(
+                    "rank {rank} of {} is with a server that does not hold it",
+                    m.fs_name
+                ));
             }
         }
     }

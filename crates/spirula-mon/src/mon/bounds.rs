@@ -1,7 +1,8 @@
 //! What bounds the requests that wait at a monitor, and whose room is whose.
 //!
-//! Clients of this monitor have the half of each bound, and wait at their connections for room in it. What other monitors forward for
-//! theirs has a quarter beside that, and daemons the last one: neither waits, and clients here cannot use it up.
+//! Clients of this monitor have the half of each bound, and wait at their connections for room in
+//! it. What other monitors forward for theirs has a quarter beside that, and daemons the last one:
+//! neither waits, and clients here cannot use it up.
 
 use super::{Mon, Request, bytes_of, only_reads};
 use crate::commands::Command;
@@ -11,23 +12,26 @@ use spirula_messages::Message;
 use spirula_messages::ceph::kind;
 use spirula_types::EntityType;
 
-/// Requests waiting for the commit before theirs, the half of them clients' ([`Mon::has_room_for`]).
+/// Requests waiting for the commit before theirs, the half of them clients'
+/// ([`Mon::has_room_for`]).
 pub(crate) const QUEUE_MAX: usize = 8192;
-/// Bytes of one request of a client, and of a command of anybody, with its input. More than any CRUSH map
-/// or keyring needs, and what is forwarded with it fits a frame of another monitor.
+/// Bytes of one request of a client, and of a command of anybody, with its input. More than any
+/// CRUSH map or keyring needs, and what is forwarded with it fits a frame of another monitor.
 pub(crate) const REQUEST_MAX: usize = 4 << 20;
 /// Bytes of its words alone.
 pub(crate) const COMMAND_MAX: usize = 1 << 20;
-/// Bytes of a command that only reads: none of these has an input of note, and whoever may read may ask them at any rate.
+/// Bytes of a command that only reads: none of these has an input of note, and whoever may read may
+/// ask them at any rate.
 pub(crate) const READ_MAX: usize = 64 << 10;
-/// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
-/// [`READ_MAX`] is taken: a client's waits at its connection ([`Mon::has_room_for`]), a daemon's is closed.
+/// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no
+/// further one of more than [`READ_MAX`] is taken: a client's waits at its connection
+/// ([`Mon::has_room_for`]), a daemon's is closed.
 pub(crate) const WAITING_MAX: usize = 64 << 20;
 /// Bytes of an operation on a pool: it has a name, and numbers.
 pub(crate) const POOL_OP_MAX: usize = 4 << 10;
 
-/// What a client's message is, as far as what it would wait for goes ([`Mon::room_for`]). To know it a command is parsed, which may be a
-/// large one: whoever looks at a message again remembers it.
+/// What a client's message is, as far as what it would wait for goes ([`Mon::room_for`]). To know
+/// it a command is parsed, which may be a large one: whoever looks at a message again remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// It does not wait, or is no client's.
@@ -53,19 +57,23 @@ pub enum Bound {
     Changes,
     /// For their turn to make an epoch.
     Turns,
-    /// For any of that, with more than [`READ_MAX`] bytes: small ones go on where bytes are used up.
+    /// For any of that, with more than [`READ_MAX`] bytes: small ones go on where bytes are used
+    /// up.
     Large,
 }
 
 impl Mon {
     /// Bytes of requests that wait for anything. Looked at only where a large one comes in.
     pub(super) fn waiting_bytes(&self) -> usize {
-        self.queue.iter().map(Request::bytes).sum::<usize>() + self.q.waiting_bytes() + self.snaps.bytes()
+        self.queue.iter().map(Request::bytes).sum::<usize>()
+            + self.q.waiting_bytes()
+            + self.snaps.bytes()
     }
 
-    /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks first, and leaves a client's for
-    /// which there is none unread until there is: nothing of it is lost, and no connection closed. Only the bound that it would come
-    /// under counts ([`Self::room_for`]).
+    /// Is there room for what a client says, beside what waits already? Whoever feeds messages asks
+    /// first, and leaves a client's for which there is none unread until there is: nothing of it is
+    /// lost, and no connection closed. Only the bound that it would come under counts
+    /// ([`Self::room_for`]).
     pub fn has_room_for(&self, conn: ConnId, m: &Message) -> bool {
         self.room_for(self.sort_of(conn, m), m).is_none_or(|(_, room)| room)
     }
@@ -77,7 +85,9 @@ impl Mon {
         }
         match m.kind {
             kind::MON_GET_MAP | kind::AUTH | kind::PING => return Sort::Free,
-            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => return Sort::Asked,
+            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {
+                return Sort::Asked;
+            }
             _ => {}
         }
         let command = Command::in_message(m);
@@ -90,8 +100,8 @@ impl Mon {
         }
     }
 
-    /// Among what a client's message of this sort would wait now, and whether there is room; `None` for what does not wait. Those who
-    /// wait for one of these are no reason for others to.
+    /// Among what a client's message of this sort would wait now, and whether there is room; `None`
+    /// for what does not wait. Those who wait for one of these are no reason for others to.
     pub fn room_for(&self, sort: Sort, m: &Message) -> Option<(Bound, bool)> {
         let bound = match sort {
             Sort::Free => return None,
@@ -115,16 +125,18 @@ impl Mon {
         })
     }
 
-    /// How many requests may wait together for this one to be one of them, of `most`. Clients of this monitor have the half and wait for
-    /// room in it ([`Self::has_room_for`]). What another monitor forwards for a client comes here unasked: it has a quarter that they
-    /// cannot use up, and the last one is for daemons.
+    /// How many requests may wait together for this one to be one of them, of `most`. Clients of
+    /// this monitor have the half and wait for room in it ([`Self::has_room_for`]). What another
+    /// monitor forwards for a client comes here unasked: it has a quarter that they cannot use up,
+    /// and the last one is for daemons.
     pub(crate) fn share(&self, ask: &Ask, most: usize) -> usize {
-        let daemon = self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client);
+        let daemon =
+            self.sessions.get(&ask.conn).is_some_and(|s| s.peer.kind != EntityType::Client);
         if ask.via.is_none() || daemon { most } else { most / 4 * 3 }
     }
 
-    /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to ask again, over another connection.
-    /// Another monitor does so anyway.
+    /// There is no room for a request of one who does not wait ([`Self::has_room_for`]): he has to
+    /// ask again, over another connection. Another monitor does so anyway.
     pub(crate) fn no_room(&self, ask: &Ask, out: &mut Vec<MonEffect>) {
         if ask.via.is_none() {
             out.push(MonEffect::Close(ask.conn));

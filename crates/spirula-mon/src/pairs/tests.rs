@@ -8,12 +8,21 @@ fn at(seconds: f64) -> UTime {
     UTime::from_nanos(1_000_000_000_000 + (seconds * 1e9) as u64)
 }
 
-/// Complaints of a cluster in which, from second 0 on, links are cut: (by, of), each repeated until now.
+/// Complaints of a cluster in which, from second 0 on, links are cut: (by, of), each repeated until
+/// now.
 fn words(cut: &[Two], now: f64, waiting: u32) -> Words {
     let mut out = Words::new();
     for (by, of) in cut {
         let (said, outside) = (at(now), Outside::default());
-        let word = Word { silent_since: at(0.0), said, waiting, outside, refused: None, silent: 0.0, mute: None };
+        let word = Word {
+            silent_since: at(0.0),
+            said,
+            waiting,
+            outside,
+            refused: None,
+            silent: 0.0,
+            mute: None,
+        };
         out.entry(*of).or_default().insert(*by, word);
     }
     out
@@ -31,13 +40,20 @@ fn add(out: &mut Placed, members: &[OsdId], needed: usize) {
 
 /// All PGs of one OSD of each host, `size` of them, in every order.
 fn placed(hosts: &[&[OsdId]], size: usize, needed: usize) -> Placed {
-    fn choose(hosts: &[&[OsdId]], size: usize, have: &mut Vec<OsdId>, out: &mut Placed, needed: usize) {
+    fn choose(
+        hosts: &[&[OsdId]],
+        size: usize,
+        have: &mut Vec<OsdId>,
+        out: &mut Placed,
+        needed: usize,
+    ) {
         if have.len() == size {
             add(out, have, needed);
             return;
         }
         for (i, host) in hosts.iter().enumerate() {
-            let rest: Vec<&[OsdId]> = hosts.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, h)| *h).collect();
+            let rest: Vec<&[OsdId]> =
+                hosts.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, h)| *h).collect();
             for osd in *host {
                 have.push(*osd);
                 choose(&rest, size, have, out, needed);
@@ -66,7 +82,10 @@ fn a_pair_both_ways_loses_one_after_the_grace_and_time_for_others_to_speak() {
     let words = |now, waiting| words(&mutual(&[(0, 1)]), now, waiting);
     assert!(pairs(&words(4.5, 1), at(4.5), GRACE, |_| false).is_empty());
     let ripe = pairs(&words(4.8, 3), at(4.8), GRACE, |_| false);
-    assert_eq!(ripe[&(0, 1)], Pair { since: at(0.0), waiting: 6, outside: Default::default(), alone: None });
+    assert_eq!(
+        ripe[&(0, 1)],
+        Pair { since: at(0.0), waiting: 6, outside: Default::default(), alone: None }
+    );
     assert_eq!(decide(&ripe, &three), [1]);
     // Others miss one of them, too: that is for the other rule.
     assert!(pairs(&words(9.0, 1), at(9.0), GRACE, |osd| osd == 1).is_empty());
@@ -198,7 +217,9 @@ fn one_that_was_deaf_stays_out_until_it_hears_all() {
     assert!(!t.may_boot(wish(&map, &[2]), at(200.0)));
     assert!(t.may_boot(wish(&map, &[]), at(201.0)) || t.may_boot(wish(&map, &[]), at(202.0)));
     // A new process that nobody took comes up whatever it hears.
-    assert!(PairTracker::default().may_boot(Wish { was_up: false, ..wish(&map, &[0, 2]) }, at(0.0)));
+    assert!(
+        PairTracker::default().may_boot(Wish { was_up: false, ..wish(&map, &[0, 2]) }, at(0.0))
+    );
 }
 
 #[test]
@@ -227,7 +248,8 @@ fn a_link_that_comes_and_goes_costs_less_often_each_time() {
     assert!(t.may_boot(wish(&map, &[]), at(3011.0)));
 }
 
-/// Others fail while it waits for the link to last, and PGs stop without it: it is let in as soon as it hears all.
+/// Others fail while it waits for the link to last, and PGs stop without it: it is let in as soon
+/// as it hears all.
 #[test]
 fn who_is_needed_is_not_kept_out_for_a_link_that_broke_before() {
     let map = map();
@@ -243,19 +265,24 @@ fn who_is_needed_is_not_kept_out_for_a_link_that_broke_before() {
         t
     };
     assert!(kept().may_boot(wish(&map, &[]), at(140.0)));
-    assert!(kept().may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(100.0)), "PGs cannot begin without it");
+    assert!(
+        kept().may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(100.0)),
+        "PGs cannot begin without it"
+    );
     let mut t = kept();
     t.kept.get_mut(&1).unwrap().found = Some((map.epoch, BTreeSet::new(), true));
     assert!(t.may_boot(wish(&map, &[]), at(100.0)), "PGs have too few members without it");
     // Not at the very moment at which it hears all again.
     let mut t = kept();
     assert!(
-        !t.may_boot(wish(&map, &[0]), at(100.0)) && !t.may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(101.0))
+        !t.may_boot(wish(&map, &[0]), at(100.0))
+            && !t.may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(101.0))
     );
     assert!(t.may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(102.0)));
 }
 
-/// Objects may be lost for good. Whoever does not hear all comes in for them ever less often, for it is taken again each time.
+/// Objects may be lost for good. Whoever does not hear all comes in for them ever less often, for
+/// it is taken again each time.
 #[test]
 fn who_does_not_hear_all_is_not_let_in_for_ever_for_objects_that_are_lost() {
     let map = map();
@@ -273,7 +300,10 @@ fn who_does_not_hear_all_is_not_let_in_for_ever_for_objects_that_are_lost() {
     assert!(came.len() <= 20, "{came:?}");
     assert!(came.starts_with(&[1.0, 2.0, 4.0]), "at first it may be what brings them: {came:?}");
     t.taken(1, (0, 1), at(now));
-    assert!(t.may_boot(Wish { starved: true, ..wish(&map, &[0]) }, at(now + 60.0)), "PGs cannot begin without it");
+    assert!(
+        t.may_boot(Wish { starved: true, ..wish(&map, &[0]) }, at(now + 60.0)),
+        "PGs cannot begin without it"
+    );
     assert!(!t.may_boot(Wish { wanting: true, ..wish(&map, &[0]) }, at(now + 60.0)));
     assert!(!t.may_boot(Wish { wanting: true, ..wish(&map, &[]) }, at(now + 61.0)));
     assert!(t.may_boot(Wish { wanting: true, ..wish(&map, &[]) }, at(now + 62.0)), "it hears all");

@@ -55,13 +55,25 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
         let severity = if h.severity >= 2 { Severity::Error } else { Severity::Warning };
         out.insert(
             h.code.clone(),
-            Check { severity, summary: h.summary.clone(), count: h.count, detail: h.detail.clone() },
+            Check {
+                severity,
+                summary: h.summary.clone(),
+                count: h.count,
+                detail: h.detail.clone(),
+            },
         );
     }
     out
 }
 
-fn add(out: &mut Checks, code: &str, severity: Severity, summary: String, count: u64, detail: Vec<String>) {
+fn add(
+    out: &mut Checks,
+    code: &str,
+    severity: Severity,
+    summary: String,
+    count: u64,
+    detail: Vec<String>,
+) {
     out.insert(code.to_owned(), Check { severity, summary, count, detail });
 }
 
@@ -72,8 +84,13 @@ fn warn(out: &mut Checks, code: &str, summary: String, detail: Vec<String>) {
 fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
     if let Some(ticks) = view.quorum.stalled {
         let detail =
-            "a majority is heard, but does not write down what the leader proposes; see the monitors' logs".to_owned();
-        let summary = format!("monitors have not agreed on a change for {} s: nothing can be changed", ticks / 10);
+            "a majority is heard, but does not write down what the leader proposes; see the \
+                monitors' logs"
+                .to_owned();
+        let summary = format!(
+            "monitors have not agreed on a change for {} s: nothing can be changed",
+            ticks / 10
+        );
         add(out, "MON_STALLED", Severity::Error, summary, 1, vec![detail]);
     }
     if !view.undone.is_empty() {
@@ -85,11 +102,14 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         add(out, "MON_TASK_REFUSED", Severity::Error, summary, view.undone.len() as u64, detail);
     }
     if let Some((bytes, parts)) = &view.quorum.unsendable {
-        let mut detail: Vec<String> =
-            parts.iter().map(|(table, n)| format!("{table}: {} MiB. {}", n >> 20, smaller(table))).collect();
+        let mut detail: Vec<String> = parts
+            .iter()
+            .map(|(table, n)| format!("{table}: {} MiB. {}", n >> 20, smaller(table)))
+            .collect();
         detail.push("then: ceph tell mon.* compact".to_owned());
         let summary = format!(
-            "what the monitors keep has {} MiB: a monitor that is new, or was away for long, cannot take it over",
+            "what the monitors keep has {} MiB: a monitor that is new, or was away for long, \
+                cannot take it over",
             bytes >> 20
         );
         add(out, "MON_STATE_TOO_LARGE", Severity::Warning, summary, 1, detail);
@@ -97,37 +117,52 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
     if view.settled_osdmap < view.oldest_osdmap {
         let detail = vec![
             format!("epochs {} to {} are gone", view.settled_osdmap + 1, view.oldest_osdmap - 1),
-            "a PG of which all members were away meanwhile may not know who has its newest data, and wait".to_owned(),
+            "a PG of which all members were away meanwhile may not know who has its newest data, \
+                and wait"
+                .to_owned(),
         ];
-        let summary = "OSD maps that PGs need were too large to be kept: get all PGs clean".to_owned();
+        let summary =
+            "OSD maps that PGs need were too large to be kept: get all PGs clean".to_owned();
         add(out, "MON_OSDMAPS_GONE", Severity::Warning, summary, 1, detail);
     }
     if !view.quorum.contradicting.is_empty() {
         let detail = view.quorum.contradicting.iter().flat_map(|(name, why)| {
             [
                 format!("mon.{name} contradicts what the others have agreed on: {why}"),
-                format!("stop mon.{name} and fill it again from the others: spirula mon rejoin --id {name} --dir DIR"),
+                format!(
+                    "stop mon.{name} and fill it again from the others: spirula mon rejoin \
+                    --id {name} --dir DIR"
+                ),
             ]
         });
         let count = view.quorum.contradicting.len();
         let summary = match count {
-            1 => "1 monitor takes no part: its store contradicts what the others have agreed on".to_owned(),
-            _ => format!("{count} monitors take no part: their stores contradict what the others have agreed on"),
+            1 => "1 monitor takes no part: its store contradicts what the others have agreed on"
+                .to_owned(),
+            _ => format!(
+                "{count} monitors take no part: their stores contradict what the others have \
+                    agreed on"
+            ),
         };
         add(out, "MON_CONTRADICTS", Severity::Error, summary, count as u64, detail.collect());
     }
     let told = view.quorum.forgotten_elsewhere.values().chain([&view.quorum.forgotten]).flatten();
-    let forgotten: BTreeMap<&String, &Epoch> = told.filter(|(_, epoch)| **epoch > view.osdmap.epoch).collect();
+    let forgotten: BTreeMap<&String, &Epoch> =
+        told.filter(|(_, epoch)| **epoch > view.osdmap.epoch).collect();
     let detail: Vec<String> = forgotten
         .into_iter()
-        .map(|(who, epoch)| format!("{who} has OSD map {epoch}, the monitors' newest is {}", view.osdmap.epoch))
+        .map(|(who, epoch)| {
+            format!("{who} has OSD map {epoch}, the monitors' newest is {}", view.osdmap.epoch)
+        })
         .collect();
     if !detail.is_empty() {
         let summary = format!(
-            "monitors have forgotten what they agreed on, as {} daemons know: an older copy of a monitor's store was put back",
+            "monitors have forgotten what they agreed on, as {} daemons know: an older copy of a \
+                monitor's store was put back",
             detail.len()
         );
-        let way = "stop the monitors and put the newest copy back, or fill this one again from the others ('spirula mon rejoin'); \
+        let way = "stop the monitors and put the newest copy back, or fill this one again from the \
+            others ('spirula mon rejoin'); \
                    see docs/deploy.md";
         let count = detail.len() as u64;
         let detail = detail.into_iter().chain([way.to_owned()]).collect();
@@ -142,9 +177,16 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         .monmap
         .iter()
         .filter(|(rank, _)| !view.quorum.quorum.iter().any(|q| *q as usize == *rank))
-        .map(|(rank, mon)| format!("mon.{} (rank {rank}) addr {} is down (out of quorum)", mon.name, mon.addrs))
+        .map(|(rank, mon)| {
+            format!("mon.{} (rank {rank}) addr {} is down (out of quorum)", mon.name, mon.addrs)
+        })
         .collect();
-    warn(out, "MON_DOWN", format!("{}/{all} mons down, quorum {}", all - up, view.quorum.names.join(",")), detail);
+    warn(
+        out,
+        "MON_DOWN",
+        format!("{}/{all} mons down, quorum {}", all - up, view.quorum.names.join(",")),
+        detail,
+    );
 }
 
 /// Monitors whose clocks are too far from the leader's. Nothing depends on that but stamps.
@@ -157,7 +199,13 @@ fn clocks(view: &ClusterView<'_>, out: &mut Checks) {
         // Half the way's time is how wrong the measurement can be.
         let far = skew.abs() > allowed + latency && view.quorum.names.contains(name);
         far.then(|| {
-            (name, format!("mon.{name} clock skew {:.6}s > max {allowed}s (latency {latency:.6}s)", skew.abs()))
+            (
+                name,
+                format!(
+                    "mon.{name} clock skew {:.6}s > max {allowed}s (latency {latency:.6}s)",
+                    skew.abs()
+                ),
+            )
         })
     });
     let (names, detail): (Vec<_>, Vec<_>) = apart.unzip();
@@ -173,16 +221,18 @@ fn rooms(view: &ClusterView<'_>, out: &mut Checks) {
     let known = || view.quorum.room.iter().filter(|(name, _)| view.quorum.names.contains(name));
     let few: Vec<_> = known().filter(|(_, free)| **free <= crit).collect();
     let some: Vec<_> = known().filter(|(_, free)| **free > crit && **free <= warn).collect();
-    for (code, severity, word, list) in
-        [("MON_DISK_CRIT", Severity::Error, "very low", few), ("MON_DISK_LOW", Severity::Warning, "low", some)]
-    {
+    for (code, severity, word, list) in [
+        ("MON_DISK_CRIT", Severity::Error, "very low", few),
+        ("MON_DISK_LOW", Severity::Warning, "low", some),
+    ] {
         if list.is_empty() {
             continue;
         }
         let names: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
         let (s, are) = if names.len() == 1 { ("", "is") } else { ("s", "are") };
         let summary = format!("mon{s} {} {are} {word} on available space", names.join(","));
-        let detail: Vec<String> = list.iter().map(|(name, free)| format!("mon.{name} has {free}% avail")).collect();
+        let detail: Vec<String> =
+            list.iter().map(|(name, free)| format!("mon.{name} has {free}% avail")).collect();
         add(out, code, severity, summary, detail.len() as u64, detail);
     }
 }
@@ -190,13 +240,15 @@ fn rooms(view: &ClusterView<'_>, out: &mut Checks) {
 /// Who gets in, and with what keys.
 fn users(view: &ClusterView<'_>, out: &mut Checks) {
     if !view.auth_safe {
-        let detail = "whoever reaches a port may do everything; auth_cluster_required and auth_service_required = \
+        let detail = "whoever reaches a port may do everything; auth_cluster_required and \
+            auth_service_required = \
                       cephx turn authentication on"
             .to_owned();
         warn(out, "AUTH_NOT_REQUIRED", "authentication is off".into(), vec![detail]);
         return;
     }
-    let wanted = view.config.get_for("mon", "mon_warn_on_insecure_client_keys").is_some_and(|v| v == "true");
+    let wanted =
+        view.config.get_for("mon", "mon_warn_on_insecure_client_keys").is_some_and(|v| v == "true");
     for weak in view.auth.weak_key_checks().into_iter().filter(|w| w.error || wanted) {
         let severity = if weak.error { Severity::Error } else { Severity::Warning };
         add(out, weak.code, severity, weak.summary, weak.detail.len() as u64, weak.detail);
@@ -230,21 +282,30 @@ fn location(crush: &CrushMap, item: i32) -> String {
 fn osds_down(view: &ClusterView<'_>, out: &mut Checks) {
     let map = view.osdmap;
     let down: BTreeSet<OsdId> = map.osds().filter(|o| map.is_in(*o) && map.is_down(*o)).collect();
-    let placed: BTreeSet<OsdId> =
-        map.crush.buckets.iter().flatten().flat_map(|b| &b.items).copied().filter(|i| *i >= 0).collect();
+    let placed: BTreeSet<OsdId> = map
+        .crush
+        .buckets
+        .iter()
+        .flatten()
+        .flat_map(|b| &b.items)
+        .copied()
+        .filter(|i| *i >= 0)
+        .collect();
     let orphans: Vec<String> = placed
         .into_iter()
         .filter(|o| !map.exists(*o))
         .map(|o| format!("osd.{o} exists in crush map but not in osdmap"))
         .collect();
     if !orphans.is_empty() {
-        let summary = format!("{} osds exist in the crush map but not in the osdmap", orphans.len());
+        let summary =
+            format!("{} osds exist in the crush map but not in the osdmap", orphans.len());
         warn(out, "OSD_ORPHAN", summary, orphans);
     }
     if down.is_empty() {
         return;
     }
-    let detail = down.iter().map(|o| format!("osd.{o} ({}) is down", location(&map.crush, *o))).collect();
+    let detail =
+        down.iter().map(|o| format!("osd.{o} ({}) is down", location(&map.crush, *o))).collect();
     warn(out, "OSD_DOWN", format!("{} osds down", down.len()), detail);
 
     // By bucket type: buckets all of whose OSDs are down, with how many those are.
@@ -287,11 +348,19 @@ fn osd_pairs(view: &ClusterView<'_>, out: &mut Checks) {
         let now = match (p.out, p.waiting) {
             (OSD_NONE, 0) => "nothing waits for that".to_owned(),
             (OSD_NONE, n) => {
-                format!("{n} requests wait for that, and taking one of the two down would stop more or is forbidden")
+                format!(
+                    "{n} requests wait for that, and taking one of the two down would stop more or \
+                        is forbidden"
+                )
             }
             (osd, _) => format!("osd.{osd} is kept out until it hears all that are up"),
         };
-        format!("osd.{} and osd.{} have not heard each other since {}; {now}", p.a, p.b, p.since.to_iso())
+        format!(
+            "osd.{} and osd.{} have not heard each other since {}; {now}",
+            p.a,
+            p.b,
+            p.since.to_iso()
+        )
     };
     let detail: Vec<String> = view.pairs.iter().map(say).collect();
     let summary = match view.pairs {
@@ -325,14 +394,24 @@ fn osd_states(view: &ClusterView<'_>, out: &mut Checks) {
         }
     }
 
-    let names = [(state::NOUP, "noup"), (state::NODOWN, "nodown"), (state::NOIN, "noin"), (state::NOOUT, "noout")];
+    let names = [
+        (state::NOUP, "noup"),
+        (state::NODOWN, "nodown"),
+        (state::NOIN, "noin"),
+        (state::NOOUT, "noout"),
+    ];
     let words = |bits: u32| {
-        let set: Vec<&str> = names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+        let set: Vec<&str> =
+            names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
         set.join(",")
     };
     let nodes = map.crush_node_flags.iter().map(|(id, bits)| {
         let kind = map.crush.item_type(*id).and_then(|t| map.crush.type_name(t)).unwrap_or("node");
-        format!("{kind} {} has flags {}", map.crush.item_name(*id).unwrap_or("that is gone"), words(*bits))
+        format!(
+            "{kind} {} has flags {}",
+            map.crush.item_name(*id).unwrap_or("that is gone"),
+            words(*bits)
+        )
     });
     let classes = map.device_class_flags.iter().map(|(id, bits)| {
         let name = map.crush.class_names.get(id).map_or("a class that is gone", String::as_str);
@@ -358,8 +437,11 @@ fn osd_states(view: &ClusterView<'_>, out: &mut Checks) {
 
 fn map_flags(view: &ClusterView<'_>, out: &mut Checks) {
     let map = view.osdmap;
-    let set: Vec<&str> =
-        flags::NAMES.iter().filter(|(bit, _)| map.flags & WARN_FLAGS & bit != 0).map(|(_, name)| *name).collect();
+    let set: Vec<&str> = flags::NAMES
+        .iter()
+        .filter(|(bit, _)| map.flags & WARN_FLAGS & bit != 0)
+        .map(|(_, name)| *name)
+        .collect();
     if set.is_empty() {
         return;
     }
@@ -371,13 +453,15 @@ fn map_flags(view: &ClusterView<'_>, out: &mut Checks) {
 
 fn full_ratios(view: &ClusterView<'_>, out: &mut Checks) {
     let map = view.osdmap;
-    let (near, mut backfill, mut full) = (map.nearfull_ratio, map.backfillfull_ratio, map.full_ratio);
+    let (near, mut backfill, mut full) =
+        (map.nearfull_ratio, map.backfillfull_ratio, map.full_ratio);
     if near <= 0.0 && backfill <= 0.0 && full <= 0.0 {
         return;
     }
     let mut detail = Vec::new();
     if backfill < near {
-        detail.push(format!("backfillfull_ratio ({backfill}) < nearfull_ratio ({near}), increased"));
+        detail
+            .push(format!("backfillfull_ratio ({backfill}) < nearfull_ratio ({near}), increased"));
         backfill = near;
     }
     if full < backfill {
@@ -385,10 +469,19 @@ fn full_ratios(view: &ClusterView<'_>, out: &mut Checks) {
         full = backfill;
     }
     if FAILSAFE_RATIO < full {
-        detail.push(format!("osd_failsafe_full_ratio ({FAILSAFE_RATIO}) < full_ratio ({full}), increased"));
+        detail.push(format!(
+            "osd_failsafe_full_ratio ({FAILSAFE_RATIO}) < full_ratio ({full}), increased"
+        ));
     }
     if !detail.is_empty() {
-        add(out, "OSD_OUT_OF_ORDER_FULL", Severity::Error, "full ratio(s) out of order".to_owned(), 0, detail);
+        add(
+            out,
+            "OSD_OUT_OF_ORDER_FULL",
+            Severity::Error,
+            "full ratio(s) out of order".to_owned(),
+            0,
+            detail,
+        );
     }
 }
 
@@ -436,7 +529,8 @@ fn pools(view: &ClusterView<'_>, out: &mut Checks) {
     if !no_app.is_empty() {
         let n = no_app.len();
         no_app.push(
-            "use 'ceph osd pool application enable <pool-name> <app-name>', where <app-name> is 'cephfs', 'rbd', \
+            "use 'ceph osd pool application enable <pool-name> <app-name>', where <app-name> is \
+                'cephfs', 'rbd', \
              'rgw', or freeform for custom applications."
                 .to_owned(),
         );
@@ -457,14 +551,18 @@ fn few_osds(view: &ClusterView<'_>, out: &mut Checks) {
 /// A CRUSH map that moves more data than it has to, for clients that nobody has any more.
 fn old_crush(view: &ClusterView<'_>, out: &mut Checks) {
     let crush = &view.osdmap.crush;
-    let see = || vec!["see http://docs.ceph.com/docs/master/rados/operations/crush-map/#tunables".to_owned()];
-    let (has, least) = (crush.min_required_version(), view.mon_option("mon_crush_min_required_version"));
+    let see = || {
+        vec!["see http://docs.ceph.com/docs/master/rados/operations/crush-map/#tunables".to_owned()]
+    };
+    let (has, least) =
+        (crush.min_required_version(), view.mon_option("mon_crush_min_required_version"));
     // By name, as Ceph compares them: releases are in the order of the alphabet.
     if view.mon_option("mon_warn_on_legacy_crush_tunables") == "true" && has < least.as_str() {
         let summary = format!("crush map has legacy tunables (require {has}, min is {least})");
         add(out, "OLD_CRUSH_TUNABLES", Severity::Warning, summary, 0, see());
     }
-    if view.mon_option("mon_warn_on_crush_straw_calc_version_zero") == "true" && crush.tunables.straw_calc_version == 0
+    if view.mon_option("mon_warn_on_crush_straw_calc_version_zero") == "true"
+        && crush.tunables.straw_calc_version == 0
     {
         let summary = "crush map has straw_calc_version=0".to_owned();
         add(out, "OLD_CRUSH_STRAW_CALC_VERSION", Severity::Warning, summary, 0, see());
@@ -485,7 +583,8 @@ fn never_out(view: &ClusterView<'_>, out: &mut Checks) {
 fn smaller(table: &str) -> &'static str {
     match table {
         "osdmap/full" | "osdmap/inc" => {
-            "OSD maps: old ones go when all PGs are clean; a smaller CRUSH map, fewer pools and upmaps make each smaller"
+            "OSD maps: old ones go when all PGs are clean; a smaller CRUSH map, fewer pools and \
+                upmaps make each smaller"
         }
         "kv" => "config-keys: ceph config-key dump, config-key rm, crash prune",
         "log" => "the cluster log: it ends by itself; report it if it is that large",

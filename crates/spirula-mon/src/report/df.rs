@@ -105,7 +105,10 @@ fn pools<'a>(view: &ClusterView<'a>) -> Vec<Row<'a>> {
         let (stored_data, stored_omap, used_data, used_omap) = if sum.stat.num_store_stats > 0 {
             // Where the stores do not tell omap by pool (ours know it only as a whole), the PGs do.
             let (omap, raw_omap) = match unsigned(store.omap_allocated) {
-                0 => (unsigned(s.num_omap_bytes), (unsigned(s.num_omap_bytes) as f64 * f64::from(rate)) as u64),
+                0 => (
+                    unsigned(s.num_omap_bytes),
+                    (unsigned(s.num_omap_bytes) as f64 * f64::from(rate)) as u64,
+                ),
                 raw => (net(store.omap_allocated), raw),
             };
             (net(store.data_stored), omap, unsigned(store.allocated), raw_omap)
@@ -175,8 +178,11 @@ fn text(view: &ClusterView<'_>, pools: &[Row<'_>], detail: bool) -> String {
     let mut t = TextTable::new();
     t.column("POOL", Align::Left, Align::Left);
     let split: &[&str] = if detail { &["(DATA)", "(OMAP)"] } else { &[] };
-    let last: &[&str] =
-        if detail { &["QUOTA OBJECTS", "QUOTA BYTES", "DIRTY", "USED COMPR", "UNDER COMPR"] } else { &[] };
+    let last: &[&str] = if detail {
+        &["QUOTA OBJECTS", "QUOTA BYTES", "DIRTY", "USED COMPR", "UNDER COMPR"]
+    } else {
+        &[]
+    };
     let headings = ["ID", "PGS", "STORED"]
         .iter()
         .chain(split)
@@ -188,7 +194,8 @@ fn text(view: &ClusterView<'_>, pools: &[Row<'_>], detail: bool) -> String {
         t.column(h, Align::Right, Align::Right);
     }
     for r in pools {
-        let mut row = vec![r.name.to_owned(), r.id.to_string(), r.pool.pg_num.to_string(), bytes(r.stored())];
+        let mut row =
+            vec![r.name.to_owned(), r.id.to_string(), r.pool.pg_num.to_string(), bytes(r.stored())];
         if detail {
             row.extend([bytes(r.stored_data), bytes(r.stored_omap)]);
         }
@@ -198,7 +205,8 @@ fn text(view: &ClusterView<'_>, pools: &[Row<'_>], detail: bool) -> String {
         }
         row.extend([percent(r.used_ratio() * 100.0), bytes(r.max_avail())]);
         if detail {
-            let quota = |v: u64, show: fn(u64) -> String| if v == 0 { "N/A".to_owned() } else { show(v) };
+            let quota =
+                |v: u64, show: fn(u64) -> String| if v == 0 { "N/A".to_owned() } else { show(v) };
             let store = &r.sum.stat.store_stats;
             row.extend([
                 quota(r.pool.quota_max_objects, si),
@@ -231,9 +239,12 @@ fn json(view: &ClusterView<'_>, pools: &[Row<'_>], detail: bool) -> Value {
             map.insert(key.into(), reporting.into());
         }
     }
-    let by_class: Map<String, Value> = classes(view).iter().map(|(n, s)| (n.clone(), space(s))).collect();
-    let list: Vec<Value> =
-        pools.iter().map(|r| json!({"name": r.name, "id": r.id, "stats": pool_json(r, detail)})).collect();
+    let by_class: Map<String, Value> =
+        classes(view).iter().map(|(n, s)| (n.clone(), space(s))).collect();
+    let list: Vec<Value> = pools
+        .iter()
+        .map(|r| json!({"name": r.name, "id": r.id, "stats": pool_json(r, detail)}))
+        .collect();
     json!({"stats": stats, "stats_by_class": by_class, "pools": list})
 }
 

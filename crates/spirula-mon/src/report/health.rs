@@ -70,9 +70,14 @@ impl Health {
             }
             !m.sticky && checks.get(code).is_none_or(|c| c.count > m.count)
         };
-        let ended: Vec<String> = view.mutes.iter().filter(|(c, m)| over(c, m)).map(|(c, _)| c.clone()).collect();
-        let mutes =
-            view.mutes.iter().filter(|(c, _)| !ended.contains(c)).map(|(c, m)| (c.clone(), m.clone())).collect();
+        let ended: Vec<String> =
+            view.mutes.iter().filter(|(c, m)| over(c, m)).map(|(c, _)| c.clone()).collect();
+        let mutes = view
+            .mutes
+            .iter()
+            .filter(|(c, _)| !ended.contains(c))
+            .map(|(c, m)| (c.clone(), m.clone()))
+            .collect();
         Self { checks, mutes, ended, now: view.now }
     }
 

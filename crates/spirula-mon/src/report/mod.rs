@@ -47,7 +47,9 @@ impl ClusterView<'_> {
     /// An option of monitors: as it is set, as it was when the cluster was made, or Ceph's default.
     fn mon_option(&self, name: &str) -> String {
         let set = self.config.get_for("mon", name).or_else(|| self.defaults.get(name).cloned());
-        set.unwrap_or_else(|| crate::options::find(name).map_or_else(String::new, |o| o.default.to_owned()))
+        set.unwrap_or_else(|| {
+            crate::options::find(name).map_or_else(String::new, |o| o.default.to_owned())
+        })
     }
 
     /// The service map, as far as a manager has told it.

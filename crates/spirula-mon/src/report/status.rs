@@ -9,7 +9,8 @@ use spirula_maps::osdmap::flags;
 use spirula_maps::{MdsMap, PgState, PoolSum, mds_state, release_name};
 
 /// Flags of the OSD map that people set; the others are always there.
-const SHOWN_FLAGS: u32 = !(flags::FRESH | flags::REQUIRE_JEWEL | flags::REQUIRE_KRAKEN | flags::REQUIRE_LUMINOUS);
+const SHOWN_FLAGS: u32 =
+    !(flags::FRESH | flags::REQUIRE_JEWEL | flags::REQUIRE_KRAKEN | flags::REQUIRE_LUMINOUS);
 
 /// Rates of a sum, ready for words.
 pub(super) fn rates(sum: &PoolSum) -> IoRates {
@@ -56,7 +57,8 @@ fn since(view: &ClusterView<'_>, t: UTime) -> String {
 
 fn text(view: &ClusterView<'_>) -> String {
     let health = Health::of(view);
-    let mut out = format!("  cluster:\n    id:     {}\n    health: {}\n", view.fsid, health.status());
+    let mut out =
+        format!("  cluster:\n    id:     {}\n    health: {}\n", view.fsid, health.status());
     for line in health.summaries() {
         out += &format!("            {line}\n");
     }
@@ -80,10 +82,18 @@ fn services_block(view: &ClusterView<'_>) -> String {
     /// A kind with a longer name than this stands out of the column.
     const LONGEST: usize = 32;
     let services: Vec<(String, String)> = view.mgr.services.summaries().collect();
-    let longest = services.iter().map(|(kind, _)| kind.chars().count()).max().unwrap_or_default().min(LONGEST);
+    let longest = services
+        .iter()
+        .map(|(kind, _)| kind.chars().count())
+        .max()
+        .unwrap_or_default()
+        .min(LONGEST);
     let pad = " ".repeat(longest.saturating_sub("mon".len()));
     let mut out = String::new();
-    for line in [mon_line(view), mgr_line(view), mds_line(view), osd_line(view)].iter().flat_map(|l| l.lines()) {
+    for line in [mon_line(view), mgr_line(view), mds_line(view), osd_line(view)]
+        .iter()
+        .flat_map(|l| l.lines())
+    {
         let (kind, text) = line.split_at_checked(COLUMN).unwrap_or((line, ""));
         out += &format!("{kind}{pad}{text}\n");
     }
@@ -97,10 +107,18 @@ fn services_block(view: &ClusterView<'_>) -> String {
 
 fn mon_line(view: &ClusterView<'_>) -> String {
     let q = view.quorum;
-    let mut out =
-        format!("    mon: {} daemons, quorum {} (age {})", view.monmap.len(), q.names.join(","), since(view, q.since));
-    let absent: Vec<&str> =
-        view.monmap.iter().map(|(_, m)| m.name.as_str()).filter(|n| !q.names.iter().any(|q| q == n)).collect();
+    let mut out = format!(
+        "    mon: {} daemons, quorum {} (age {})",
+        view.monmap.len(),
+        q.names.join(","),
+        since(view, q.since)
+    );
+    let absent: Vec<&str> = view
+        .monmap
+        .iter()
+        .map(|(_, m)| m.name.as_str())
+        .filter(|n| !q.names.iter().any(|q| q == n))
+        .collect();
     if !absent.is_empty() {
         out += &format!(", out of quorum: {}", absent.join(", "));
     }
@@ -110,7 +128,11 @@ fn mon_line(view: &ClusterView<'_>) -> String {
 fn mgr_line(view: &ClusterView<'_>) -> String {
     let m = view.mgrmap;
     let changed = |word: &str| {
-        if m.active_change.is_zero() { String::new() } else { format!("{word}since {}", since(view, m.active_change)) }
+        if m.active_change.is_zero() {
+            String::new()
+        } else {
+            format!("{word}since {}", since(view, m.active_change))
+        }
     };
     let mut out = "    mgr: ".to_owned();
     if m.active_gid == 0 {
@@ -152,15 +174,22 @@ fn mds_line(view: &ClusterView<'_>) -> String {
 fn osd_line(view: &ClusterView<'_>) -> String {
     let map = view.osdmap;
     let (all, up, is_in) = map.osd_counts();
-    let when = |t: UTime| if t.is_zero() { String::new() } else { format!(" (since {})", since(view, t)) };
-    let mut out =
-        format!("    osd: {all} osds: {up} up{}, {is_in} in{}", when(map.last_up_change), when(map.last_in_change));
+    let when =
+        |t: UTime| if t.is_zero() { String::new() } else { format!(" (since {})", since(view, t)) };
+    let mut out = format!(
+        "    osd: {all} osds: {up} up{}, {is_in} in{}",
+        when(map.last_up_change),
+        when(map.last_in_change)
+    );
     if !map.pg_temp.is_empty() {
         out += &format!("; {} remapped pgs", map.pg_temp.len());
     }
     out.push('\n');
-    let set: Vec<&str> =
-        flags::NAMES.iter().filter(|(bit, _)| map.flags & SHOWN_FLAGS & bit != 0).map(|(_, n)| *n).collect();
+    let set: Vec<&str> = flags::NAMES
+        .iter()
+        .filter(|(bit, _)| map.flags & SHOWN_FLAGS & bit != 0)
+        .map(|(_, n)| *n)
+        .collect();
     if !set.is_empty() {
         out += &format!("         flags {}\n", set.join(","));
     }
@@ -197,7 +226,8 @@ fn volumes_line(view: &ClusterView<'_>) -> String {
 
 /// States and how many PGs are in each, most first.
 fn states(view: &ClusterView<'_>) -> Vec<(PgState, u32)> {
-    let mut v: Vec<(PgState, u32)> = view.mgr.digest.pg_states.iter().map(|(s, n)| (*s, *n)).collect();
+    let mut v: Vec<(PgState, u32)> =
+        view.mgr.digest.pg_states.iter().map(|(s, n)| (*s, *n)).collect();
     v.sort_by_key(|(s, n)| (std::cmp::Reverse(*n), *s));
     v
 }
@@ -223,7 +253,8 @@ fn data_block(view: &ClusterView<'_>) -> String {
     let space = view.space();
     let (all, unknown, inactive) = idle_pgs(view);
     let mut out = format!(
-        "    pools:   {} pools, {all} pgs\n    objects: {} objects, {}\n    usage:   {} used, {} / {} avail\n",
+        "    pools:   {} pools, {all} pgs\n    objects: {} objects, {}\n    usage:   {} used, {} / \
+            {} avail\n",
         d.pools.len(),
         si(unsigned(s.num_objects)),
         bytes(unsigned(s.num_bytes)),
@@ -329,8 +360,10 @@ fn pgmap_json(view: &ClusterView<'_>) -> Value {
     let sum = d.pool_sum();
     let space = view.space();
     let (all, unknown, inactive) = idle_pgs(view);
-    let by_state: Vec<Value> =
-        states(view).iter().map(|(s, n)| json!({"state_name": s.to_string(), "count": n})).collect();
+    let by_state: Vec<Value> = states(view)
+        .iter()
+        .map(|(s, n)| json!({"state_name": s.to_string(), "count": n}))
+        .collect();
     let mut out = Map::new();
     out.insert("pgs_by_state".into(), by_state.into());
     out.insert("num_pgs".into(), all.into());

@@ -13,8 +13,8 @@ use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::osdmap::{flags, pool, state};
 use spirula_maps::{
-    EncodedOsdMap, FsMap, MgrMap, MonMap, ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgPool, PgState, PoolSum,
-    ServiceEntry, StoreStatfs,
+    EncodedOsdMap, FsMap, MgrMap, MonMap, ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgPool,
+    PgState, PoolSum, ServiceEntry, StoreStatfs,
 };
 use spirula_messages::cluster::control::HealthInput;
 use spirula_types::{AddrVec, Uuid};
@@ -157,7 +157,8 @@ fn sampled() -> World {
         digest.osds.insert(o["osd"].as_i64().unwrap() as i32, report);
     }
     for p in sample_json("pg-dump-pools.json")["pool_stats"].as_array().unwrap() {
-        let mut sum = PoolSum { num_pgs: p["num_pg"].as_u64().unwrap() as u32, ..PoolSum::default() };
+        let mut sum =
+            PoolSum { num_pgs: p["num_pg"].as_u64().unwrap() as u32, ..PoolSum::default() };
         let n = |k: &str| p["stat_sum"][k].as_i64().unwrap();
         sum.stat.stats.sum = ObjectStatSum {
             num_objects: n("num_objects"),
@@ -181,7 +182,8 @@ fn sampled() -> World {
 fn small() -> World {
     let mut crush = spirula_crush::CrushMap::new_default("osd").unwrap();
     for osd in 0..3 {
-        let location = spirula_crush::parse_location(["root=default", &format!("host=host{osd}")]).unwrap();
+        let location =
+            spirula_crush::parse_location(["root=default", &format!("host=host{osd}")]).unwrap();
         crush.insert(osd, 0x10000, &format!("osd.{osd}"), &location).unwrap();
     }
     let now = UTime { sec: 1_795_200_000, nsec: 0 };
@@ -200,15 +202,21 @@ fn detail(w: &World) -> String {
     health(&w.view(), true, Format::Plain)
 }
 
-/// Old tunables, an old way to make straws, and OSDs that are never marked out, with Ceph's words; and not when that is not wanted.
+/// Old tunables, an old way to make straws, and OSDs that are never marked out, with Ceph's words;
+/// and not when that is not wanted.
 #[test]
 fn old_crush_maps_and_osds_that_stay_in_for_ever_are_told_of() {
     let mut w = small();
-    let told = |w: &World, code: &str| detail(w).lines().find(|l| l.contains(code)).map(str::to_owned);
+    let told =
+        |w: &World, code: &str| detail(w).lines().find(|l| l.contains(code)).map(str::to_owned);
     let codes = ["OLD_CRUSH_TUNABLES", "OLD_CRUSH_STRAW_CALC_VERSION", "OSD_NO_DOWN_OUT_INTERVAL"];
     assert!(codes.iter().all(|c| told(&w, c).is_none()), "{}", detail(&w));
     let set = |w: &mut World, option: &str, value: &str| {
-        w.config.change(w.now, "", vec![("mon".to_owned(), option.to_owned(), Some(value.to_owned()))]);
+        w.config.change(
+            w.now,
+            "",
+            vec![("mon".to_owned(), option.to_owned(), Some(value.to_owned()))],
+        );
     };
     let mut crush = spirula_crush::CrushMap::clone(&w.osdmap.crush);
     crush.tunables.straw_calc_version = 0;
@@ -222,7 +230,10 @@ fn old_crush_maps_and_osds_that_stay_in_for_ever_are_told_of() {
     set(&mut w, "mon_crush_min_required_version", "luminous");
     assert_eq!(
         told(&w, codes[0]).as_deref(),
-        Some("[WRN] OLD_CRUSH_TUNABLES: crush map has legacy tunables (require jewel, min is luminous)")
+        Some(
+            "[WRN] OLD_CRUSH_TUNABLES: crush map has legacy tunables (require jewel, min is \
+                luminous)"
+        )
     );
     set(&mut w, "mon_warn_on_legacy_crush_tunables", "false");
     set(&mut w, "mon_osd_down_out_interval", "0");
@@ -235,7 +246,8 @@ fn old_crush_maps_and_osds_that_stay_in_for_ever_are_told_of() {
     assert!(told(&w, codes[2]).is_none());
 }
 
-/// A monitor's full disk is told of by its name, and a very full one is an error; one that is not in the quorum says nothing.
+/// A monitor's full disk is told of by its name, and a very full one is an error; one that is not
+/// in the quorum says nothing.
 #[test]
 fn monitors_with_little_room_are_named() {
     let mut w = World::new(OsdMap::default());
@@ -248,10 +260,16 @@ fn monitors_with_little_room_are_named() {
     w.quorum.room = [(name.clone(), 31), ("gone".to_owned(), 1)].into();
     assert_eq!(of(&w), [None, None]);
     w.quorum.room.insert(name.clone(), 30);
-    let want = (format!("mon {name} is low on available space"), vec![format!("mon.{name} has 30% avail")]);
+    let want = (
+        format!("mon {name} is low on available space"),
+        vec![format!("mon.{name} has 30% avail")],
+    );
     assert_eq!(of(&w), [Some(want), None]);
     w.quorum.room.insert(name.clone(), 5);
-    let want = (format!("mon {name} is very low on available space"), vec![format!("mon.{name} has 5% avail")]);
+    let want = (
+        format!("mon {name} is very low on available space"),
+        vec![format!("mon.{name} has 5% avail")],
+    );
     assert_eq!(of(&w), [None, Some(want)]);
 }
 
@@ -270,7 +288,10 @@ fn health_is_the_same_to_the_byte() {
     assert_eq!(health(&w.view(), false, Format::Plain), sample("health.txt"));
     assert_eq!(detail(&w), sample("health-detail.txt"));
     assert_eq!(format!("\n{}", health(&w.view(), false, Format::Json)), sample("health.json"));
-    assert_eq!(format!("\n{}", health(&w.view(), true, Format::Json)), sample("health-detail.json"));
+    assert_eq!(
+        format!("\n{}", health(&w.view(), true, Format::Json)),
+        sample("health-detail.json")
+    );
 }
 
 #[test]
@@ -314,12 +335,21 @@ fn services_stand_in_one_column_below_the_cluster_s_own() {
     let mut w = small();
     let block = |w: &World| {
         let text = status(&w.view(), Format::Plain);
-        let lines = text.lines().skip_while(|l| *l != "  services:").skip(1).take_while(|l| *l != " ");
-        lines.map(|l| l.split(['(', ',']).next().unwrap_or_default().trim_end().to_owned()).collect::<Vec<_>>()
+        let lines =
+            text.lines().skip_while(|l| *l != "  services:").skip(1).take_while(|l| *l != " ");
+        lines
+            .map(|l| l.split(['(', ',']).next().unwrap_or_default().trim_end().to_owned())
+            .collect::<Vec<_>>()
     };
     let before = block(&w);
-    assert!(before[0].starts_with("    mon: ") && before.iter().all(|l| !l.starts_with("    mon:  ")), "{before:?}");
-    let daemon = ServiceEntry { metadata: [("hostname".to_owned(), "vm".to_owned())].into(), ..Default::default() };
+    assert!(
+        before[0].starts_with("    mon: ") && before.iter().all(|l| !l.starts_with("    mon:  ")),
+        "{before:?}"
+    );
+    let daemon = ServiceEntry {
+        metadata: [("hostname".to_owned(), "vm".to_owned())].into(),
+        ..Default::default()
+    };
     w.mgr.services.services.insert("rbd-mirror".into(), [("4124".to_owned(), daemon)].into());
     let after = block(&w);
     assert_eq!(after.last().map(String::as_str), Some("    rbd-mirror: 1 daemon active"));
@@ -329,23 +359,36 @@ fn services_stand_in_one_column_below_the_cluster_s_own() {
     assert_eq!(after.len(), before.len() + 1);
     let text = status(&w.view(), Format::Plain);
     assert!(text.contains("    rbd-mirror: 1 daemon active (1 hosts)\n"), "{text}");
-    w.mgr.services.services = [("rgw".to_owned(), [("a".to_owned(), ServiceEntry::default())].into())].into();
+    w.mgr.services.services =
+        [("rgw".to_owned(), [("a".to_owned(), ServiceEntry::default())].into())].into();
     assert_eq!(block(&w).last().map(String::as_str), Some("    rgw: 1 daemon active"));
     // Any client may call itself a service of any name.
-    w.mgr.services.services = [("k".repeat(65_535), [("a".to_owned(), ServiceEntry::default())].into())].into();
+    w.mgr.services.services =
+        [("k".repeat(65_535), [("a".to_owned(), ServiceEntry::default())].into())].into();
     assert!(status(&w.view(), Format::Plain).len() < 5000);
     // As a real Ceph shows a scrub of files that is paused.
-    let scrub = ServiceEntry { task_status: [("scrub status".into(), "paused".into())].into(), ..Default::default() };
+    let scrub = ServiceEntry {
+        task_status: [("scrub status".into(), "paused".into())].into(),
+        ..Default::default()
+    };
     w.mgr.services.services = [("mds".to_owned(), [("a".to_owned(), scrub)].into())].into();
     let text = status(&w.view(), Format::Plain);
-    assert!(text.contains(" in\n \n  task status:\n    scrub status:\n        mds.a: paused\n \n  data:\n"), "{text}");
+    assert!(
+        text.contains(
+            " in\n \n  task status:\n    scrub status:\n        mds.a: paused\n \n  data:\n"
+        ),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_healthy_cluster_says_ok_and_nothing_else() {
     let w = small();
     assert_eq!(detail(&w), "HEALTH_OK\n");
-    assert_eq!(health(&w.view(), false, Format::Json), r#"{"status":"HEALTH_OK","checks":{},"mutes":[]}"#);
+    assert_eq!(
+        health(&w.view(), false, Format::Json),
+        r#"{"status":"HEALTH_OK","checks":{},"mutes":[]}"#
+    );
 }
 
 #[test]
@@ -356,7 +399,8 @@ fn osds_and_hosts_that_are_down() {
         detail(&w),
         "HEALTH_WARN 1 osds down; 1 host (1 osds) down\n\
          [WRN] OSD_DOWN: 1 osds down\n    osd.2 (root=default,host=host2) is down\n\
-         [WRN] OSD_HOST_DOWN: 1 host (1 osds) down\n    host host2 (root=default) (1 osds) is down\n"
+         [WRN] OSD_HOST_DOWN: 1 host (1 osds) down\n    host host2 (root=default) (1 osds) is \
+         down\n"
     );
     w.osdmap.osd_state[1] = state::EXISTS;
     assert_eq!(
@@ -364,7 +408,8 @@ fn osds_and_hosts_that_are_down() {
         "HEALTH_WARN 2 osds down; 2 hosts (2 osds) down\n\
          [WRN] OSD_DOWN: 2 osds down\n    osd.1 (root=default,host=host1) is down\n    \
          osd.2 (root=default,host=host2) is down\n\
-         [WRN] OSD_HOST_DOWN: 2 hosts (2 osds) down\n    host host1 (root=default) (1 osds) is down\n    \
+         [WRN] OSD_HOST_DOWN: 2 hosts (2 osds) down\n    host host1 (root=default) (1 osds) is \
+         down\n    \
          host host2 (root=default) (1 osds) is down\n"
     );
     // An OSD that is out is not missed.
@@ -414,7 +459,8 @@ fn full_ratios_out_of_order_are_an_error() {
     w.osdmap.nearfull_ratio = 0.96;
     assert_eq!(
         detail(&w),
-        "HEALTH_ERR full ratio(s) out of order\n[ERR] OSD_OUT_OF_ORDER_FULL: full ratio(s) out of order\n    \
+        "HEALTH_ERR full ratio(s) out of order\n[ERR] OSD_OUT_OF_ORDER_FULL: full ratio(s) out of \
+            order\n    \
          backfillfull_ratio (0.9) < nearfull_ratio (0.96), increased\n    \
          full_ratio (0.95) < backfillfull_ratio (0.96), increased\n"
     );
@@ -439,8 +485,16 @@ fn too_few_osds_for_the_default_pool_size() {
     let mut w = small();
     w.osdmap.osd_state[2] = 0;
     // osd.2 stays in the CRUSH map, which is worth a word of its own.
-    assert!(detail(&w).contains("[WRN] TOO_FEW_OSDS: OSD count 2 < osd_pool_default_size 3\n"), "{}", detail(&w));
-    w.config.change(w.now, "", vec![("global".into(), "osd_pool_default_size".into(), Some("2".into()))]);
+    assert!(
+        detail(&w).contains("[WRN] TOO_FEW_OSDS: OSD count 2 < osd_pool_default_size 3\n"),
+        "{}",
+        detail(&w)
+    );
+    w.config.change(
+        w.now,
+        "",
+        vec![("global".into(), "osd_pool_default_size".into(), Some("2".into()))],
+    );
     assert!(!detail(&w).contains("TOO_FEW_OSDS"));
     assert!(detail(&w).contains("osd.2 exists in crush map but not in osdmap"));
 }
@@ -453,10 +507,14 @@ fn a_monitor_out_of_quorum() {
     w.quorum.quorum = vec![0, 1];
     w.quorum.names = vec!["a".into(), "b".into()];
     assert!(detail(&w).starts_with(
-        "HEALTH_WARN 1/3 mons down, quorum a,b\n[WRN] MON_DOWN: 1/3 mons down, quorum a,b\n    mon.c (rank 2) addr "
+        "HEALTH_WARN 1/3 mons down, quorum a,b\n[WRN] MON_DOWN: 1/3 mons down, quorum a,b\n    \
+            mon.c (rank 2) addr "
     ));
     let text = status(&w.view(), Format::Plain);
-    assert!(text.contains("    mon: 3 daemons, quorum a,b (age 83m), out of quorum: c\n"), "{text}");
+    assert!(
+        text.contains("    mon: 3 daemons, quorum a,b (age 83m), out of quorum: c\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -470,14 +528,18 @@ fn mutes_hide_checks_and_end_by_themselves() {
     assert_eq!((mute.summary.as_str(), mute.count), ("1 osds down", 1));
     w.mutes.insert("OSD_DOWN".into(), mute);
     w.mutes.insert("OSDMAP_FLAGS".into(), h.mute("OSDMAP_FLAGS", UTime::ZERO, true).unwrap());
-    assert_eq!(h.mute("NOSUCH", UTime::ZERO, false).unwrap_err(), "health alert NOSUCH is not currently raised");
+    assert_eq!(
+        h.mute("NOSUCH", UTime::ZERO, false).unwrap_err(),
+        "health alert NOSUCH is not currently raised"
+    );
 
     assert_eq!(
         detail(&w),
         "HEALTH_WARN 1 host (1 osds) down; (muted: OSDMAP_FLAGS OSD_DOWN(59m))\n\
          (MUTED, STICKY) [WRN] OSDMAP_FLAGS: noout flag(s) set\n\
          (MUTED ttl 59m) [WRN] OSD_DOWN: 1 osds down\n    osd.2 (root=default,host=host2) is down\n\
-         [WRN] OSD_HOST_DOWN: 1 host (1 osds) down\n    host host2 (root=default) (1 osds) is down\n"
+         [WRN] OSD_HOST_DOWN: 1 host (1 osds) down\n    host host2 (root=default) (1 osds) is \
+         down\n"
     );
     let text = status(&w.view(), Format::Plain);
     assert!(text.contains("            (muted: OSDMAP_FLAGS OSD_DOWN(59m))\n"), "{text}");
@@ -493,7 +555,10 @@ fn mutes_hide_checks_and_end_by_themselves() {
 
     // A second OSD goes down: the mute was for one.
     w.osdmap.osd_state[1] = state::EXISTS;
-    assert!(detail(&w).starts_with("HEALTH_WARN 2 osds down; 2 hosts (2 osds) down; (muted: OSDMAP_FLAGS)\n"));
+    assert!(
+        detail(&w)
+            .starts_with("HEALTH_WARN 2 osds down; 2 hosts (2 osds) down; (muted: OSDMAP_FLAGS)\n")
+    );
     // It clears: only the sticky mute stays.
     w.osdmap.osd_state[1] |= state::UP;
     w.osdmap.osd_state[2] |= state::UP;
@@ -535,8 +600,12 @@ fn status_of_degraded_and_unknown_pgs_and_io() {
         (PgState::PEERING | PgState::CREATING, 2),
     ]
     .into();
-    let mut sum =
-        PoolSum { write_bytes_sec: 22_613_475, write_ops_sec: 345, recover_bytes_sec: 2 << 20, ..PoolSum::default() };
+    let mut sum = PoolSum {
+        write_bytes_sec: 22_613_475,
+        write_ops_sec: 345,
+        recover_bytes_sec: 2 << 20,
+        ..PoolSum::default()
+    };
     sum.recover_objects_sec = 7;
     sum.stat.stats.sum.num_objects = 4837;
     sum.stat.stats.sum.num_bytes = 316_932_120;
@@ -590,10 +659,17 @@ fn status_of_degraded_and_unknown_pgs_and_io() {
 fn a_state_that_is_too_large_is_told() {
     let mut w = World::new(OsdMap::default());
     assert!(!health(&w.view(), true, Format::Plain).contains("MON_STATE_TOO_LARGE"));
-    w.quorum.unsendable = Some((1100 << 20, vec![("osdmap/inc".into(), 900 << 20), ("kv".into(), 60 << 20)]));
+    w.quorum.unsendable =
+        Some((1100 << 20, vec![("osdmap/inc".into(), 900 << 20), ("kv".into(), 60 << 20)]));
     let text = health(&w.view(), true, Format::Plain);
-    for says in ["MON_STATE_TOO_LARGE", "has 1100 MiB", "osdmap/inc: 900 MiB", "kv: 60 MiB", "config-key rm", "compact"]
-    {
+    for says in [
+        "MON_STATE_TOO_LARGE",
+        "has 1100 MiB",
+        "osdmap/inc: 900 MiB",
+        "kv: 60 MiB",
+        "config-key rm",
+        "compact",
+    ] {
         assert!(text.contains(says), "{says}: {text}");
     }
     let mut state = crate::state::State::new(w.monmap.clone(), w.osdmap.clone(), 0);
@@ -607,7 +683,10 @@ fn maps_that_are_needed_and_gone_are_told() {
     assert!(!health(&w.view(), true, Format::Plain).contains("MON_OSDMAPS_GONE"));
     w.maps = (50, 90);
     let text = health(&w.view(), true, Format::Plain);
-    assert!(text.contains("MON_OSDMAPS_GONE") && text.contains("epochs 51 to 89 are gone"), "{text}");
+    assert!(
+        text.contains("MON_OSDMAPS_GONE") && text.contains("epochs 51 to 89 are gone"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -615,11 +694,15 @@ fn a_cluster_without_anything_can_be_reported_on() {
     let w = World::new(OsdMap::default());
     assert!(status(&w.view(), Format::Plain).contains("    osd: 0 osds: 0 up, 0 in\n"));
     assert!(df(&w.view(), true, Format::Plain).starts_with("--- RAW STORAGE ---\nCLASS"));
-    let (text, rs) = report(&w.view(), Agreed { first: 3, last: 9, term: 2 }, "0.1.0", Format::Plain);
+    let (text, rs) =
+        report(&w.view(), Agreed { first: 3, last: 9, term: 2 }, "0.1.0", Format::Plain);
     assert!(rs.starts_with("report "));
     let told = serde_json::from_str::<Value>(&text).unwrap();
     assert_eq!((&told["version"], &told["paxos"]["last_committed"]), (&json!("0.1.0"), &json!(9)));
-    assert_eq!((&told["auth"]["num_secrets"], &told["osd_sum"]["num_osds"]), (&json!(0), &json!(0)));
+    assert_eq!(
+        (&told["auth"]["num_secrets"], &told["osd_sum"]["num_osds"]),
+        (&json!(0), &json!(0))
+    );
     assert_ne!(told["cluster_fingerprint"], json!(w.view().fsid.to_string()));
 }
 

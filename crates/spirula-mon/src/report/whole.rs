@@ -1,6 +1,7 @@
 //! `ceph report`: everything the monitor knows, as one JSON text for support.
 //!
-//! Numbers that Ceph has from Paxos are those of the quorum's log here: what of it is kept, and the term.
+//! Numbers that Ceph has from Paxos are those of the quorum's log here: what of it is kept, and the
+//! term.
 
 use super::health::Health;
 use crate::view::ClusterView;
@@ -28,7 +29,12 @@ pub struct Agreed {
 }
 
 /// The report: output and status text. `version` is our release.
-pub fn report(view: &ClusterView<'_>, agreed: Agreed, version: &str, format: Format) -> (String, String) {
+pub fn report(
+    view: &ClusterView<'_>,
+    agreed: Agreed,
+    version: &str,
+    format: Format,
+) -> (String, String) {
     let format = if format.is_json() { format } else { Format::JsonPretty };
     let text = to_json(&json(view, agreed, version), format);
     let status = format!("report {}", crc32c(CRC_SEED, text.as_bytes()));
@@ -47,7 +53,8 @@ fn sum_json(stat: &PoolStat) -> Value {
 
 /// Of some OSDs together, with Ceph's keys: as one of them, but for what counts them.
 fn sum_of_osds<'a>(statfs: StoreStatfs, osds: impl Iterator<Item = &'a OsdStatReport>) -> Value {
-    let (mut all, mut n, mut in_pools) = (OsdStatReport { statfs, ..OsdStatReport::default() }, 0u32, 0u32);
+    let (mut all, mut n, mut in_pools) =
+        (OsdStatReport { statfs, ..OsdStatReport::default() }, 0u32, 0u32);
     for o in osds {
         n += 1;
         in_pools += u32::from(!o.pool_statfs.is_empty());
@@ -134,8 +141,7 @@ fn json(view: &ClusterView<'_>, agreed: Agreed, version: &str) -> Value {
         .collect();
     put("osd_metadata", metadata.into());
     // How far single OSDs and pools are is known to the manager alone.
-    let clean =
-        json!({"min_last_epoch_clean": d.oldest_needed, "last_epoch_clean": {"per_pool": []}, "osd_epochs": []});
+    let clean = json!({"min_last_epoch_clean": d.oldest_needed, "last_epoch_clean": {"per_pool": []}, "osd_epochs": []});
     put("osdmap_clean_epochs", clean);
     put("osdmap_first_committed", view.oldest_osdmap.into());
     put("osdmap_last_committed", view.osdmap.epoch.into());
@@ -144,20 +150,30 @@ fn json(view: &ClusterView<'_>, agreed: Agreed, version: &str) -> Value {
     put("mdsmap_first_committed", view.fsmap.epoch.into());
     put("mdsmap_last_committed", view.fsmap.epoch.into());
     let users = view.auth.iter().count();
-    put("auth", json!({"first_committed": agreed.first, "last_committed": agreed.last, "num_secrets": users}));
+    put(
+        "auth",
+        json!({"first_committed": agreed.first, "last_committed": agreed.last, "num_secrets": users}),
+    );
     put("mgrmap", view.mgrmap.dump());
     put("num_pg", d.num_pgs().into());
     put("num_pg_active", d.num_pgs_with(PgState::ACTIVE).into());
     put("num_pg_unknown", d.pg_states.get(&PgState::UNKNOWN).copied().unwrap_or(0).into());
     put("num_osd", d.osds.len().into());
     put("pool_sum", sum_json(&d.pool_sum().stat));
-    put("osd_sum", sum_of_osds(view.space(), d.osds.iter().filter(|(o, _)| view.osdmap.is_in(**o)).map(|(_, o)| o)));
+    put(
+        "osd_sum",
+        sum_of_osds(
+            view.space(),
+            d.osds.iter().filter(|(o, _)| view.osdmap.is_in(**o)).map(|(_, o)| o),
+        ),
+    );
     put("osd_sum_by_class", by_class(view));
     let pools: Vec<Value> = d.pools.iter().map(|(id, p)| p.stat.dump(*id, p.num_pgs)).collect();
     put("pool_stats", pools.into());
     let osds: Vec<Value> = d.osds.iter().map(|(id, o)| json!({"osd": id, "seq": o.seq})).collect();
     put("osd_stats", osds.into());
-    let states: Vec<Value> = d.pg_states.iter().map(|(s, n)| json!({"state": s.to_string(), "num": n})).collect();
+    let states: Vec<Value> =
+        d.pg_states.iter().map(|(s, n)| json!({"state": s.to_string(), "num": n})).collect();
     put("num_pg_by_state", states.into());
     put("num_pg_by_osd", by_osd(view));
     put("purged_snaps", json!([]));

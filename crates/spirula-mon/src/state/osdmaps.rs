@@ -13,15 +13,19 @@ use std::sync::Arc;
 pub const FULL_EVERY: Epoch = 50;
 /// Bytes of incrementals after which a full map is kept, whatever the epoch.
 const FULL_BYTES: u64 = 16 << 20;
-/// Bytes of a full map that travels in the entry of the change that makes it an old one. Whoever applies that entry has a larger one,
-/// and is told to keep it: it would leave no room for the change.
+/// Bytes of a full map that travels in the entry of the change that makes it an old one. Whoever
+/// applies that entry has a larger one, and is told to keep it: it would leave no room for the
+/// change.
 const FULL_TRAVELS: usize = spirula_quorum::FRAME_MAX / 16;
-/// Bytes of kept maps behind the oldest full one above which older epochs go that nobody needs, be they as many as were to be kept.
+/// Bytes of kept maps behind the oldest full one above which older epochs go that nobody needs, be
+/// they as many as were to be kept.
 const KEEP_BYTES: u64 = 32 << 20;
-/// The same for epochs that somebody needs. An OSD that comes with an older one learns of what was in between from those that saw it.
+/// The same for epochs that somebody needs. An OSD that comes with an older one learns of what was
+/// in between from those that saw it.
 const NEEDED_BYTES: u64 = 192 << 20;
-/// Bytes of a map above which nothing is added to it by command. What happens by itself (OSDs come and go) is never refused: each
-/// change is an incremental of its own, and full maps need no room in the log.
+/// Bytes of a map above which nothing is added to it by command. What happens by itself (OSDs come
+/// and go) is never refused: each change is an incremental of its own, and full maps need no room
+/// in the log.
 pub const OSDMAP_MAX: usize = 6 << 20;
 
 /// Why the OSD map cannot be changed so.
@@ -29,8 +33,10 @@ pub const OSDMAP_MAX: usize = 6 << 20;
 pub enum AdvanceError {
     /// Something was added to a map that is large already.
     #[error(
-        "the OSD map would have {0} bytes, and nothing is added to one of more than {OSDMAP_MAX}: remove CRUSH buckets, rules and weight \
-         sets, pools, profiles or upmaps that nobody uses (ceph osd getmap and ceph osd crush dump show what is in it)"
+        "the OSD map would have {0} bytes, and nothing is added to one of more than {OSDMAP_MAX}: \
+            remove CRUSH buckets, rules and weight \
+         sets, pools, profiles or upmaps that nobody uses (ceph osd getmap and ceph osd crush dump \
+         show what is in it)"
     )]
     TooLarge(usize),
     /// A defect: see [`diff::advance`].
@@ -44,8 +50,9 @@ impl State {
         self.incrementals.first().map_or(self.osdmap.epoch, |e| e - 1)
     }
 
-    /// The epoch before which every map is needed by nobody: all PGs were clean then, or later. It is the oldest that can be served, or
-    /// older, where maps that are needed were too large to be kept; then the full map of it is kept beyond the gap.
+    /// The epoch before which every map is needed by nobody: all PGs were clean then, or later. It
+    /// is the oldest that can be served, or older, where maps that are needed were too large to be
+    /// kept; then the full map of it is kept beyond the gap.
     pub fn settled_osdmap(&self) -> Epoch {
         self.fulls.first().unwrap_or(self.osdmap.epoch)
     }
@@ -72,32 +79,44 @@ impl State {
     ///
     /// # Errors
     /// [`AdvanceError`].
-    pub fn advance_osdmap(&mut self, edited: &OsdMap, now: UTime, oldest: Epoch) -> Result<bool, AdvanceError> {
+    pub fn advance_osdmap(
+        &mut self,
+        edited: &OsdMap,
+        now: UTime,
+        oldest: Epoch,
+    ) -> Result<bool, AdvanceError> {
         let Some(mut inc) = diff::diff(&self.osdmap, edited, now) else { return Ok(false) };
         let next = diff::advance(&self.osdmap, &mut inc).map_err(AdvanceError::Unfit)?;
         let (before, after) = (self.osdmap.bytes().len(), next.bytes().len());
         if after > OSDMAP_MAX && after > before && diff::adds(&inc, &self.osdmap) {
             return Err(AdvanceError::TooLarge(after));
         }
-        let kept = Epoch::try_from(self.option_u64("mon_min_osdmap_epochs")).unwrap_or(Epoch::MAX).max(1);
+        let kept =
+            Epoch::try_from(self.option_u64("mon_min_osdmap_epochs")).unwrap_or(Epoch::MAX).max(1);
         let floor = inc.epoch.saturating_sub(kept).min(oldest);
         let unfolded = self.incrementals.bytes_from(self.fulls.last().map_or(0, |e| e + 1)..);
-        if self.fulls.is_empty() || self.osdmap.epoch.is_multiple_of(FULL_EVERY) || unfolded > FULL_BYTES {
+        if self.fulls.is_empty()
+            || self.osdmap.epoch.is_multiple_of(FULL_EVERY)
+            || unfolded > FULL_BYTES
+        {
             Arc::make_mut(&mut self.fulls).insert(self.osdmap.epoch, self.osdmap.bytes().clone());
         }
-        Arc::make_mut(&mut self.incrementals).insert(inc.epoch, spirula_encoding::to_vec(&inc).into());
+        Arc::make_mut(&mut self.incrementals)
+            .insert(inc.epoch, spirula_encoding::to_vec(&inc).into());
         self.osdmap = Arc::new(next);
         self.trim_osdmaps(floor, oldest);
         Ok(true)
     }
 
-    /// Lets go of epochs before the newest full map that leaves those from `floor` on; of more, if what is kept has many bytes: up to
-    /// `oldest` first, since epochs from there on are needed.
+    /// Lets go of epochs before the newest full map that leaves those from `floor` on; of more, if
+    /// what is kept has many bytes: up to `oldest` first, since epochs from there on are needed.
     fn trim_osdmaps(&mut self, floor: Epoch, oldest: Epoch) {
         let until = |e: Epoch| self.fulls.range(..=e).next_back().map(|(e, _)| *e);
-        // The newest full map behind which there is that much. Full maps are few, and the newest of them are looked at.
+        // The newest full map behind which there is that much. Full maps are few, and the newest of
+        // them are looked at.
         let heavy = |bytes: u64| {
-            let weight = |e: Epoch| self.fulls.bytes_from(e + 1..) + self.incrementals.bytes_from(e + 1..);
+            let weight =
+                |e: Epoch| self.fulls.bytes_from(e + 1..) + self.incrementals.bytes_from(e + 1..);
             self.fulls.keys().copied().rev().find(|e| weight(*e) >= bytes)
         };
         let settled = until(oldest).or(self.fulls.first());
@@ -149,7 +168,11 @@ impl State {
         }
     }
 
-    pub(super) fn apply_full(&mut self, epoch: Option<Epoch>, value: Option<&Bytes>) -> Result<(), String> {
+    pub(super) fn apply_full(
+        &mut self,
+        epoch: Option<Epoch>,
+        value: Option<&Bytes>,
+    ) -> Result<(), String> {
         let epoch = epoch.ok_or("odd key")?;
         let fulls = Arc::make_mut(&mut self.fulls);
         match value {
@@ -167,7 +190,11 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn apply_incremental(&mut self, epoch: Option<Epoch>, value: Option<&Bytes>) -> Result<(), String> {
+    pub(super) fn apply_incremental(
+        &mut self,
+        epoch: Option<Epoch>,
+        value: Option<&Bytes>,
+    ) -> Result<(), String> {
         let epoch = epoch.ok_or("odd key")?;
         let incs = Arc::make_mut(&mut self.incrementals);
         let Some(bytes) = value else {
@@ -193,7 +220,11 @@ pub(super) fn inc_key(epoch: Epoch) -> String {
 }
 
 /// The map of `epoch`, made of the one before.
-pub(super) fn next_map(map: &EncodedOsdMap, epoch: Epoch, inc: &Bytes) -> Result<EncodedOsdMap, String> {
+pub(super) fn next_map(
+    map: &EncodedOsdMap,
+    epoch: Epoch,
+    inc: &Bytes,
+) -> Result<EncodedOsdMap, String> {
     let inc: Incremental = from_slice(inc).map_err(|e| e.to_string())?;
     if inc.epoch != epoch || epoch != map.epoch + 1 {
         return Err(format!("leads to epoch {}, the newest map has {}", inc.epoch, map.epoch));
@@ -212,7 +243,12 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     /// Goes on by `n` epochs; the maps before `needed` may go.
-    fn go_on(s: &mut State, kept: &mut BTreeMap<String, Bytes>, n: u32, needed: impl Fn(Epoch) -> Epoch) {
+    fn go_on(
+        s: &mut State,
+        kept: &mut BTreeMap<String, Bytes>,
+        n: u32,
+        needed: impl Fn(Epoch) -> Epoch,
+    ) {
         for _ in 0..n {
             let old = s.clone();
             let mut map = OsdMap::clone(&s.osdmap);
@@ -248,7 +284,10 @@ pub(crate) mod tests {
         // 500 epochs, and up to the full map before them.
         assert!(most <= 500 + FULL_EVERY as usize + 14, "{most} maps kept");
         assert!(bytes < 600_000, "{bytes} bytes kept");
-        assert_eq!(s.incrementals.len() + s.fulls.len(), kept.keys().filter(|k| k.starts_with("osdmap/")).count());
+        assert_eq!(
+            s.incrementals.len() + s.fulls.len(),
+            kept.keys().filter(|k| k.starts_with("osdmap/")).count()
+        );
         assert!(s.osdmap_at(9_501).is_some() && s.osdmap_at(9_300).is_none());
         let again = State::load(&kept).unwrap();
         assert_eq!((again.osdmap.epoch, again.oldest_osdmap()), (10_001, s.oldest_osdmap()));
@@ -281,7 +320,8 @@ pub(crate) mod tests {
         maps.values().map(|b| b.len() as u64).sum()
     }
 
-    /// Changes the CRUSH map, of that many bytes; what others do with the batch comes to the same, and so does what is stored.
+    /// Changes the CRUSH map, of that many bytes; what others do with the batch comes to the same,
+    /// and so does what is stored.
     fn change_crush(s: &mut State, bytes: usize, number: usize, needed: Epoch) {
         let (old, edited) = (s.clone(), with_crush(&s.osdmap, bytes, number));
         assert!(s.advance_osdmap(&edited, UTime::ZERO, needed).unwrap());
@@ -291,13 +331,19 @@ pub(crate) mod tests {
         let mut other = old;
         other.apply(&txn).unwrap();
         assert_eq!(other.osdmap.bytes(), s.osdmap.bytes());
-        let all =
-            |s: &State| s.fulls.iter().chain(s.incrementals.iter()).map(|(e, b)| (*e, b.clone())).collect::<Vec<_>>();
+        let all = |s: &State| {
+            s.fulls
+                .iter()
+                .chain(s.incrementals.iter())
+                .map(|(e, b)| (*e, b.clone()))
+                .collect::<Vec<_>>()
+        };
         assert!(all(&other) == all(s), "another monitor keeps other maps");
         assert_eq!(total(&s.incrementals), s.incrementals.bytes_from(0..));
     }
 
-    /// Maps of megabytes are kept by their bytes: what was to be kept by number goes if nobody needs it.
+    /// Maps of megabytes are kept by their bytes: what was to be kept by number goes if nobody
+    /// needs it.
     #[test]
     fn large_maps_that_nobody_needs_have_a_bound_in_bytes() {
         let (mut s, _) = new();
@@ -310,7 +356,10 @@ pub(crate) mod tests {
         // The newest 32 MiB, up to the full map before them, and the full maps.
         assert!(most < (32 + 16 + 3 + 9) << 20, "{most} bytes");
         assert!(s.incrementals.len() >= 15, "{}", s.incrementals.len());
-        assert_eq!((s.oldest_osdmap(), s.fulls.first()), (s.settled_osdmap(), s.incrementals.first().map(|e| e - 1)));
+        assert_eq!(
+            (s.oldest_osdmap(), s.fulls.first()),
+            (s.settled_osdmap(), s.incrementals.first().map(|e| e - 1))
+        );
         let again = State::from_bytes(&s.to_bytes()).unwrap();
         assert_eq!((again.osdmap.epoch, again.oldest_osdmap()), (501, s.oldest_osdmap()));
         for e in s.oldest_osdmap()..=501 {
@@ -319,8 +368,9 @@ pub(crate) mod tests {
         assert!(s.osdmap_at(s.oldest_osdmap() - 1).is_none());
     }
 
-    /// Epochs that PGs need, since they are not clean, are kept much longer, but not without end. That they were needed is known as
-    /// long as they are: an OSD that is told that nobody needs them forgets with whom it was.
+    /// Epochs that PGs need, since they are not clean, are kept much longer, but not without end.
+    /// That they were needed is known as long as they are: an OSD that is told that nobody needs
+    /// them forgets with whom it was.
     #[test]
     fn large_maps_that_somebody_needs_are_kept_longer_and_are_never_said_to_be_settled() {
         let (mut s, mut kept) = new();
@@ -346,7 +396,8 @@ pub(crate) mod tests {
         assert_eq!((again.settled_osdmap(), again.oldest_osdmap()), (begins, begins));
     }
 
-    /// A store of an earlier version, that had no full map for long, since they were too large, and all incrementals.
+    /// A store of an earlier version, that had no full map for long, since they were too large, and
+    /// all incrementals.
     #[test]
     fn a_store_with_many_large_incrementals_is_read_and_gets_smaller() {
         let (mut s, _) = new();
@@ -355,9 +406,13 @@ pub(crate) mod tests {
             change_crush(&mut s, 4 << 20, n, 0);
             incs.insert(s.osdmap.epoch, s.incrementals[&s.osdmap.epoch].clone());
         }
-        (s.fulls, s.incrementals) = (Arc::new(BTreeMap::from([(1, first)]).into()), Arc::new(incs.into()));
+        (s.fulls, s.incrementals) =
+            (Arc::new(BTreeMap::from([(1, first)]).into()), Arc::new(incs.into()));
         let mut s = State::from_bytes(&s.to_bytes()).unwrap();
-        assert_eq!((s.osdmap.epoch, s.oldest_osdmap(), s.osdmap_at(20).unwrap().epoch), (61, 1, 20));
+        assert_eq!(
+            (s.osdmap.epoch, s.oldest_osdmap(), s.osdmap_at(20).unwrap().epoch),
+            (61, 1, 20)
+        );
         // Not at once: OSDs that were stopped with it come back to what they had.
         change_crush(&mut s, 4 << 20, 100, 55);
         assert_eq!(s.oldest_osdmap(), 1);
@@ -368,15 +423,18 @@ pub(crate) mod tests {
         assert!(s.oldest_osdmap() > 61 && total(&s.incrementals) < 54 << 20);
     }
 
-    /// A map that is too large can be made smaller, and what happens by itself goes on; nothing is added to it.
+    /// A map that is too large can be made smaller, and what happens by itself goes on; nothing is
+    /// added to it.
     #[test]
     fn a_large_map_takes_what_makes_it_smaller_and_refuses_what_is_added() {
         let (mut s, _) = new();
         s.osdmap = Arc::new(EncodedOsdMap::new(with_crush(&s.osdmap, 8 << 20, 0)));
         let refused = |s: &mut State, map: &OsdMap| {
-            let (before, why) = (s.osdmap.epoch, s.advance_osdmap(map, UTime::ZERO, 0).unwrap_err());
+            let (before, why) =
+                (s.osdmap.epoch, s.advance_osdmap(map, UTime::ZERO, 0).unwrap_err());
             assert!(
-                matches!(why, AdvanceError::TooLarge(n) if n > OSDMAP_MAX) && why.to_string().contains("remove"),
+                matches!(why, AdvanceError::TooLarge(n) if n > OSDMAP_MAX)
+                    && why.to_string().contains("remove"),
                 "{why}"
             );
             assert_eq!(s.osdmap.epoch, before);
@@ -387,7 +445,9 @@ pub(crate) mod tests {
         named.ec_profiles.insert("p".into(), BTreeMap::new());
         refused(&mut s, &named);
         let mut fenced = OsdMap::clone(&s.osdmap);
-        fenced.blocklist.insert(spirula_types::EntityAddr::v2(([127, 0, 0, 1], 1).into(), 1), UTime::ZERO);
+        fenced
+            .blocklist
+            .insert(spirula_types::EntityAddr::v2(([127, 0, 0, 1], 1).into(), 1), UTime::ZERO);
         assert!(s.advance_osdmap(&fenced, UTime::ZERO, 0).unwrap());
         assert!(s.osdmap.bytes().len() > 8 << 20);
         for bytes in [7 << 20, 6 << 20, 5 << 20] {

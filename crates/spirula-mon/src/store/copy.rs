@@ -1,19 +1,23 @@
 //! Copies of monitors' stores that are in use, all of one moment.
 //!
-//! A monitor appends to its log and replaces its snapshot, and then its log, whenever it likes, and it is not asked to wait. So all files
-//! are opened, and the names, inodes and lengths of all are looked at twice, one store after the other. If the second look finds what
-//! the first did, then at the moment between the two all stores were just that long: each file only grows, or another takes its name.
-//! These lengths are copied, whatever the monitors do meanwhile: a log that grows keeps its beginning, and one that was replaced is
-//! still there for who has it open. Two looks take some microseconds, so that they succeed between two writes of monitors that are
-//! under load; as long as they do not, they are repeated.
+//! A monitor appends to its log and replaces its snapshot, and then its log, whenever it likes, and
+//! it is not asked to wait. So all files are opened, and the names, inodes and lengths of all are
+//! looked at twice, one store after the other. If the second look finds what the first did, then at
+//! the moment between the two all stores were just that long: each file only grows, or another
+//! takes its name. These lengths are copied, whatever the monitors do meanwhile: a log that grows
+//! keeps its beginning, and one that was replaced is still there for who has it open. Two looks
+//! take some microseconds, so that they succeed between two writes of monitors that are under load;
+//! as long as they do not, they are repeated.
 //!
-//! What is copied is what a power cut at that moment could have left. What a monitor had said by then, a vote or that it has an entry,
-//! was synced before, and is in its copy; what is in a copy was written before, though perhaps not synced, and then nobody was told of
-//! it; a record that was just being written is a torn tail. So the copies of several monitors agree as those do after a power cut: none
-//! of them knows of a commit for which the others lack the entries. With lengths of several moments, however near, one might.
+//! What is copied is what a power cut at that moment could have left. What a monitor had said by
+//! then, a vote or that it has an entry, was synced before, and is in its copy; what is in a copy
+//! was written before, though perhaps not synced, and then nobody was told of it; a record that was
+//! just being written is a torn tail. So the copies of several monitors agree as those do after a
+//! power cut: none of them knows of a commit for which the others lack the entries. With lengths of
+//! several moments, however near, one might.
 //!
-//! A log is shortened by a monitor alone that starts and finds a torn tail: if it is shorter than was noted, all begins anew. Copies are
-//! opened and verified before they count.
+//! A log is shortened by a monitor alone that starts and finds a torn tail: if it is shorter than
+//! was noted, all begins anew. Copies are opened and verified before they count.
 
 use super::{LOCK, LOG, MonStore, SNAPSHOT, StoreError, io, sync_dir};
 use std::fs::{File, OpenOptions};
@@ -27,11 +31,12 @@ const TRIES: u32 = 100_000;
 /// The files of a store, in the order in which they are copied.
 pub const STORE_FILES: [&str; 2] = [LOG, SNAPSHOT];
 
-/// Copies the stores in directories that may be in use to directories that are there and hold none. Returns the bytes copied.
+/// Copies the stores in directories that may be in use to directories that are there and hold none.
+/// Returns the bytes copied.
 ///
 /// # Errors
-/// [`StoreError::Busy`] if the stores changed whenever they were looked at; what makes a store unfit ([`MonStore::verify`]), of the
-/// copies; I/O errors. What was copied until then is left.
+/// [`StoreError::Busy`] if the stores changed whenever they were looked at; what makes a store
+/// unfit ([`MonStore::verify`]), of the copies; I/O errors. What was copied until then is left.
 pub fn copy_stores(stores: &[(PathBuf, PathBuf)]) -> Result<u64, StoreError> {
     copy_with(stores, TRIES, &mut |_| ())
 }
@@ -79,7 +84,13 @@ impl Source {
         let Some((file, _)) = &self.file else { return Ok(Some(())) };
         let to = &self.to;
         let mut options = OpenOptions::new();
-        let mut copy = options.write(true).create(true).truncate(true).mode(0o600).open(to).map_err(io("make", to))?;
+        let mut copy = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(to)
+            .map_err(io("make", to))?;
         let mut from = file;
         // A further try reads from the beginning.
         from.rewind().map_err(io("read", &self.path))?;
@@ -102,16 +113,22 @@ enum Moment<'a> {
 }
 
 /// As [`copy_stores`]; `at` is told where it is.
-fn copy_with(stores: &[(PathBuf, PathBuf)], tries: u32, at: &mut dyn FnMut(Moment<'_>)) -> Result<u64, StoreError> {
+fn copy_with(
+    stores: &[(PathBuf, PathBuf)],
+    tries: u32,
+    at: &mut dyn FnMut(Moment<'_>),
+) -> Result<u64, StoreError> {
     let mut sources = Vec::new();
     for (from, to) in stores {
         for name in STORE_FILES {
-            // A log may be missing of a store that was never opened. A snapshot that is missing is seen when the copy is verified.
+            // A log may be missing of a store that was never opened. A snapshot that is missing is
+            // seen when the copy is verified.
             sources.push(Source::new(from.join(name), to.join(name))?);
         }
     }
     'tries: for _ in 0..tries {
-        let look_at_all = || sources.iter().map(|s| look(&s.path)).collect::<Result<Vec<Look>, _>>();
+        let look_at_all =
+            || sources.iter().map(|s| look(&s.path)).collect::<Result<Vec<Look>, _>>();
         let first = look_at_all()?;
         at(Moment::BetweenLooks);
         let second = look_at_all()?;
@@ -166,18 +183,34 @@ mod tests {
     }
 
     fn write(n: u64) -> Persist {
-        let entry = Entry { index: n + 1, term: 2, kind: EntryKind::Normal, data: vec![n as u8; 100].into() };
-        Persist { number: n, hard: HardState { term: 2, vote: 1, commit: n }, snapshot: None, entries: vec![entry] }
+        let entry = Entry {
+            index: n + 1,
+            term: 2,
+            kind: EntryKind::Normal,
+            data: vec![n as u8; 100].into(),
+        };
+        Persist {
+            number: n,
+            hard: HardState { term: 2, vote: 1, commit: n },
+            snapshot: None,
+            entries: vec![entry],
+        }
     }
 
     fn fold(n: u64) -> Persist {
         let hard = HardState { term: 2, vote: 1, commit: n };
-        Persist { number: n, hard, snapshot: Some(Snapshot { term: 2, ..snapshot(n) }), entries: Vec::new() }
+        Persist {
+            number: n,
+            hard,
+            snapshot: Some(Snapshot { term: 2, ..snapshot(n) }),
+            entries: Vec::new(),
+        }
     }
 
     /// Two stores in use, with where they are to be copied to.
     fn two(name: &str) -> (Dir, Vec<(PathBuf, PathBuf)>, Vec<MonStore>) {
-        let at = std::env::temp_dir().join(format!("spirula-mon-copy-{}-{name}", std::process::id()));
+        let at =
+            std::env::temp_dir().join(format!("spirula-mon-copy-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&at);
         let (mut pairs, mut open) = (Vec::new(), Vec::new());
         for id in ["a", "b"] {
@@ -218,7 +251,8 @@ mod tests {
         MonStore::open(&pairs[0].1).unwrap();
     }
 
-    /// A fold between two looks, and in the middle of it: the snapshot is there, the new log is not.
+    /// A fold between two looks, and in the middle of it: the snapshot is there, the new log is
+    /// not.
     #[test]
     fn a_store_that_is_folded_while_it_is_looked_at_is_looked_at_again() {
         let (_d, pairs, mut open) = two("fold-looks");
@@ -236,7 +270,8 @@ mod tests {
         MonStore::open(&pairs[0].1).unwrap();
     }
 
-    /// What the first monitor writes after it was looked at may be known to the second: then both copies have it.
+    /// What the first monitor writes after it was looked at may be known to the second: then both
+    /// copies have it.
     #[test]
     fn copies_of_several_stores_are_of_one_moment() {
         let (_d, pairs, mut open) = two("moment");
@@ -247,7 +282,9 @@ mod tests {
                 open.iter_mut().for_each(|store| store.persist(&[write(2)]).unwrap());
             }
             // What comes after the looks is in neither.
-            Moment::Before(next) if next.ends_with("b/mon.log") && !std::mem::replace(&mut wrote, true) => {
+            Moment::Before(next)
+                if next.ends_with("b/mon.log") && !std::mem::replace(&mut wrote, true) =>
+            {
                 open.iter_mut().for_each(|store| store.persist(&[write(3)]).unwrap());
             }
             _ => {}
@@ -308,8 +345,8 @@ mod tests {
         assert_eq!(n, 6);
     }
 
-    /// Two monitors that write without a pause, the second each time after the first, with folds: no copy of the second is ahead of
-    /// that of the first, nor more than one behind.
+    /// Two monitors that write without a pause, the second each time after the first, with folds:
+    /// no copy of the second is ahead of that of the first, nor more than one behind.
     #[test]
     fn copies_of_stores_under_load_are_all_made_and_fit() {
         let (_d, pairs, open) = two("load");

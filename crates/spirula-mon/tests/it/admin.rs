@@ -1,4 +1,5 @@
-//! What administrators and their tools see of the monitor, beside what a real 16.2.15 answered to the same.
+//! What administrators and their tools see of the monitor, beside what a real 16.2.15 answered to
+//! the same.
 
 use crate::harness::Cluster;
 use serde_json::{Value, json};
@@ -11,32 +12,88 @@ fn orders_are_refused_and_granted_as_ceph_does() {
     let table: &[(&str, i32, &str)] = &[
         // Who says that he is sure is asked nothing more, but an OSD that is up stays.
         (r#"{"prefix": "osd destroy", "id": 1}"#, -16, "pgs currently mapped"),
-        (r#"{"prefix": "osd destroy", "id": 1, "yes_i_really_mean_it": true}"#, -16, "is not `down`"),
-        (r#"{"prefix": "osd destroy", "id": 2, "yes_i_really_mean_it": true}"#, 0, "destroyed osd.2"),
+        (
+            r#"{"prefix": "osd destroy", "id": 1, "yes_i_really_mean_it": true}"#,
+            -16,
+            "is not `down`",
+        ),
+        (
+            r#"{"prefix": "osd destroy", "id": 2, "yes_i_really_mean_it": true}"#,
+            0,
+            "destroyed osd.2",
+        ),
         (r#"{"prefix": "osd purge", "id": 1, "yes_i_really_mean_it": true}"#, -16, "is not `down`"),
         (r#"{"prefix": "osd purge", "id": 2, "yes_i_really_mean_it": true}"#, 0, "purged osd.2"),
-        (r#"{"prefix": "osd purge", "id": 2, "yes_i_really_mean_it": true}"#, 0, "osd.2 does not exist"),
+        (
+            r#"{"prefix": "osd purge", "id": 2, "yes_i_really_mean_it": true}"#,
+            0,
+            "osd.2 does not exist",
+        ),
         (r#"{"prefix": "osd reweightn", "weights": "{\"1\": 0.95}"}"#, -22, "weights"),
         (r#"{"prefix": "osd reweightn", "weights": "{\"1\": \"99999999\"}"}"#, -22, "weights"),
         (r#"{"prefix": "osd reweightn", "weights": "{\"1\": \"65000\"}"}"#, 0, "reweighted"),
-        (r#"{"prefix": "osd pool create", "pool": "data", "pool_type": "erasure"}"#, -22, "cannot change to erasure"),
-        (r#"{"prefix": "osd pool create", "pool": "data", "pool_type": "replicated"}"#, 0, "already exists"),
-        (r#"{"prefix": "osd pool set", "pool": "data", "var": "recovery_priority", "val": "11"}"#, -22, "-10 and 10"),
-        (r#"{"prefix": "osd pool set", "pool": "data", "var": "recovery_priority", "val": "-10"}"#, 0, ""),
-        (r#"{"prefix": "config set", "who": "mon", "name": "mon_host", "value": "1.2.3.4"}"#, -22, "mon_host"),
-        (r#"{"prefix": "config set", "who": "global", "name": "log_to_file", "value": "true"}"#, 0, "no effect"),
-        (r#"{"prefix": "config set", "who": "mgr", "name": "mgr/none/ssl", "value": "true"}"#, -22, "mgr/none/ssl"),
-        (r#"{"prefix": "config set", "who": "mgr", "name": "mgr/balancer/active", "value": "true"}"#, 0, "no effect"),
+        (
+            r#"{"prefix": "osd pool create", "pool": "data", "pool_type": "erasure"}"#,
+            -22,
+            "cannot change to erasure",
+        ),
+        (
+            r#"{"prefix": "osd pool create", "pool": "data", "pool_type": "replicated"}"#,
+            0,
+            "already exists",
+        ),
+        (
+            r#"{"prefix": "osd pool set", "pool": "data", "var": "recovery_priority", "val": "11"}"#,
+            -22,
+            "-10 and 10",
+        ),
+        (
+            r#"{"prefix": "osd pool set", "pool": "data", "var": "recovery_priority", "val": "-10"}"#,
+            0,
+            "",
+        ),
+        (
+            r#"{"prefix": "config set", "who": "mon", "name": "mon_host", "value": "1.2.3.4"}"#,
+            -22,
+            "mon_host",
+        ),
+        (
+            r#"{"prefix": "config set", "who": "global", "name": "log_to_file", "value": "true"}"#,
+            0,
+            "no effect",
+        ),
+        (
+            r#"{"prefix": "config set", "who": "mgr", "name": "mgr/none/ssl", "value": "true"}"#,
+            -22,
+            "mgr/none/ssl",
+        ),
+        (
+            r#"{"prefix": "config set", "who": "mgr", "name": "mgr/balancer/active", "value": "true"}"#,
+            0,
+            "no effect",
+        ),
         (
             r#"{"prefix": "config set", "who": "osd", "name": "bluestore_cache_siz", "value": "1"}"#,
             -22,
             "'bluestore_cache_size'",
         ),
-        (r#"{"prefix": "config set", "who": "osd", "name": "osd_scrub_begin_hour", "value": "24"}"#, -22, "0 to 23"),
+        (
+            r#"{"prefix": "config set", "who": "osd", "name": "osd_scrub_begin_hour", "value": "24"}"#,
+            -22,
+            "0 to 23",
+        ),
         (r#"{"prefix": "mon remove", "name": "zz"}"#, 0, "mon.zz"),
         // Not Ceph's: what monitors keep of tokens and clocks.
-        (r#"{"prefix": "config-key set", "key": "spirula/fences-clock", "val": "-9"}"#, -1, "the monitors' own"),
-        (r#"{"prefix": "config-key put", "key": "spirula/mon-name/z", "val": ""}"#, -1, "the monitors' own"),
+        (
+            r#"{"prefix": "config-key set", "key": "spirula/fences-clock", "val": "-9"}"#,
+            -1,
+            "the monitors' own",
+        ),
+        (
+            r#"{"prefix": "config-key put", "key": "spirula/mon-name/z", "val": ""}"#,
+            -1,
+            "the monitors' own",
+        ),
         (r#"{"prefix": "config-key rm", "key": "spirula/join-token/a"}"#, -1, "the monitors' own"),
         (r#"{"prefix": "config-key get", "key": "spirula/join-token/a"}"#, -1, "the monitors' own"),
     ];
@@ -46,21 +103,31 @@ fn orders_are_refused_and_granted_as_ceph_does() {
     }
 }
 
-/// Every command of Ceph's manager modules is listed once a manager serves, so that the tool sends it and is told what is missing;
-/// what a daemon says of itself is asked for by `tell` alone.
+/// Every command of Ceph's manager modules is listed once a manager serves, so that the tool sends
+/// it and is told what is missing; what a daemon says of itself is asked for by `tell` alone.
 #[test]
 fn commands_that_are_missing_are_listed() {
     let mut c = Cluster::up(3);
     let listed = |c: &mut Cluster| {
         let all = c.json(r#"{"prefix": "get_command_descriptions"}"#);
         let words = |d: &Value| {
-            let sig = d["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+            let sig = d["sig"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(" ");
             (sig, d["flags"].as_u64().unwrap() & 8 != 0)
         };
         all.as_object().unwrap().values().map(words).collect::<std::collections::BTreeMap<_, _>>()
     };
     let before = listed(&mut c);
-    assert!(!before.contains_key("telemetry on") && before.contains_key("device ls") && before.contains_key("version"));
+    assert!(
+        !before.contains_key("telemetry on")
+            && before.contains_key("device ls")
+            && before.contains_key("version")
+    );
     for own in ["mon_status", "sessions", "ops", "dump_historic_ops"] {
         assert!(!before.contains_key(own), "{own}");
     }
@@ -77,7 +144,10 @@ fn commands_that_are_missing_are_listed() {
             ("device_paths".to_owned(), "sda=/dev/disk/by-path/p1".to_owned()),
         ]
         .into(),
-        commands: vec![r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#.into()],
+        commands: vec![
+            r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#
+                .into(),
+        ],
         modules: vec![],
         services: [].into(),
     };
@@ -85,7 +155,8 @@ fn commands_that_are_missing_are_listed() {
     let after = listed(&mut c);
     assert_eq!((after.get("telemetry on"), after.get("orch host ls")), (Some(&true), Some(&true)));
     // What a monitor serves is not missing.
-    let own: std::collections::BTreeSet<String> = spirula_mon::commands::specs().map(|s| s.prefix()).collect();
+    let own: std::collections::BTreeSet<String> =
+        spirula_mon::commands::specs().map(|s| s.prefix()).collect();
     for missing in spirula_settings::absent::commands() {
         assert!(!own.contains(&spirula_settings::common::words(missing.sig)), "{missing:?}");
     }
@@ -105,19 +176,29 @@ fn plain_answers_are_text() {
     assert!(c.ok(r#"{"prefix": "version"}"#).starts_with("ceph version 16.2.15 ("));
     assert_eq!(c.json(r#"{"prefix": "version"}"#)["release"], "pacific");
     assert_eq!(c.ok(r#"{"prefix": "osd crush get-device-class", "ids": ["0"]}"#), "ssd\n");
-    assert_eq!(c.ok(r#"{"prefix": "osd crush get-device-class", "ids": ["0", "osd.1"]}"#), "osd.0 ssd\nosd.1 ssd\n");
+    assert_eq!(
+        c.ok(r#"{"prefix": "osd crush get-device-class", "ids": ["0", "osd.1"]}"#),
+        "osd.0 ssd\nosd.1 ssd\n"
+    );
     let json = c.json(r#"{"prefix": "osd crush get-device-class", "ids": ["0"]}"#);
     assert_eq!(json, json!([{"osd": 0, "device_class": "ssd"}]));
 }
 
-/// Every form that the `ceph` tool offers is answered; XML has Ceph's outermost name, YAML falls back to text.
+/// Every form that the `ceph` tool offers is answered; XML has Ceph's outermost name, YAML falls
+/// back to text.
 #[test]
 fn every_form_of_output_is_served() {
     let mut c = Cluster::up(3);
-    let mut of = |prefix: &str, form: &str| c.ok(&json!({"prefix": prefix, "format": form}).to_string());
-    for (prefix, root) in [("status", "status"), ("health", "health"), ("osd dump", "osdmap"), ("mon dump", "monmap")] {
+    let mut of =
+        |prefix: &str, form: &str| c.ok(&json!({"prefix": prefix, "format": form}).to_string());
+    for (prefix, root) in
+        [("status", "status"), ("health", "health"), ("osd dump", "osdmap"), ("mon dump", "monmap")]
+    {
         let xml = of(prefix, "xml");
-        assert!(xml.starts_with(&format!("<{root}>")) && xml.ends_with(&format!("</{root}>\n")), "{prefix}: {xml}");
+        assert!(
+            xml.starts_with(&format!("<{root}>")) && xml.ends_with(&format!("</{root}>\n")),
+            "{prefix}: {xml}"
+        );
         let pretty = of(prefix, "xml-pretty");
         assert!(pretty.starts_with(&format!("<{root}>\n <")), "{prefix}: {pretty}");
     }
@@ -130,18 +211,31 @@ fn every_form_of_output_is_served() {
 fn options_have_cephs_keys_and_types() {
     let mut c = Cluster::up(3);
     let help = c.json(r#"{"prefix": "config help", "key": "osd_max_backfills"}"#);
-    assert!(help["default"].is_number() && help["flags"] == json!(["runtime"]) && help.get("enum_values").is_none());
-    assert_eq!(c.json(r#"{"prefix": "config help", "key": "osd_op_queue"}"#)["enum_values"][0], "wpq");
+    assert!(
+        help["default"].is_number()
+            && help["flags"] == json!(["runtime"])
+            && help.get("enum_values").is_none()
+    );
+    assert_eq!(
+        c.json(r#"{"prefix": "config help", "key": "osd_op_queue"}"#)["enum_values"][0],
+        "wpq"
+    );
     assert!(c.json(r#"{"prefix": "config ls"}"#).as_array().unwrap().len() > 2_200);
     for who in ["osd/class:ssd", "osd/host:host1"] {
-        let set = json!({"prefix": "config set", "who": who, "name": "osd_max_backfills", "value": "2"});
+        let set =
+            json!({"prefix": "config set", "who": who, "name": "osd_max_backfills", "value": "2"});
         c.ok(&set.to_string());
     }
     let rows = c.json(r#"{"prefix": "config dump"}"#);
-    let row = |key: &str| -> Value { rows.as_array().unwrap().iter().find(|r| r.get(key).is_some()).unwrap().clone() };
+    let row = |key: &str| -> Value {
+        rows.as_array().unwrap().iter().find(|r| r.get(key).is_some()).unwrap().clone()
+    };
     assert_eq!(row("device_class")["device_class"], "ssd");
     let place = row("location_type");
-    assert_eq!((&place["location_type"], &place["location_value"]), (&json!("host"), &json!("host1")));
+    assert_eq!(
+        (&place["location_type"], &place["location_value"]),
+        (&json!("host"), &json!("host1"))
+    );
 }
 
 /// The older form of group flags sets and takes back the same bits.
@@ -154,12 +248,14 @@ fn one_flag_of_single_osds_is_set_and_unset() {
         assert!(state(&mut c).as_array().unwrap().contains(&json!(flag)), "{flag}");
         c.ok(&json!({"prefix": format!("osd rm-{flag}"), "ids": ["osd.1"]}).to_string());
         assert!(!state(&mut c).as_array().unwrap().contains(&json!(flag)), "{flag}");
-        let (r, ..) = c.command(&json!({"prefix": format!("osd add-{flag}"), "ids": ["77"]}).to_string());
+        let (r, ..) =
+            c.command(&json!({"prefix": format!("osd add-{flag}"), "ids": ["77"]}).to_string());
         assert_eq!(r, -2, "{flag}");
     }
 }
 
-/// An OSD that goes and comes back leaves its traces in the log: who marked it, and what became of the health.
+/// An OSD that goes and comes back leaves its traces in the log: who marked it, and what became of
+/// the health.
 #[test]
 fn the_log_tells_what_became_of_the_health() {
     let mut c = Cluster::up(3);
@@ -169,7 +265,9 @@ fn the_log_tells_what_became_of_the_health() {
     c.tick(2);
     c.ok(r#"{"prefix": "osd out", "ids": ["2"]}"#);
     let log = c.ok(r#"{"prefix": "log last", "num": 50}"#);
-    for line in ["marked osd.2 down", "Health check failed: 1 osds down (OSD_DOWN)", "marked osd.2 out"] {
+    for line in
+        ["marked osd.2 down", "Health check failed: 1 osds down (OSD_DOWN)", "marked osd.2 out"]
+    {
         assert!(log.contains(line), "{line}: {log}");
     }
     c.boot(2);

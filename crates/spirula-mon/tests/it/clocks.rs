@@ -144,7 +144,10 @@ fn a_fence_that_is_asked_for_again_lasts_for_longer() {
     assert_eq!(fences(&c), 1);
     pass(&mut c, 20);
     assert_eq!(fences(&c), 0);
-    assert!(!c.mon.state().kv.keys().any(|k| k.starts_with("spirula/fence")), "nothing is left of it");
+    assert!(
+        !c.mon.state().kv.keys().any(|k| k.starts_with("spirula/fence")),
+        "nothing is left of it"
+    );
     // What is taken away is gone with all that was known of it.
     add(&mut c, 100.0);
     add(&mut c, 600.0);

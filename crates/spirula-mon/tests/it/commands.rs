@@ -52,13 +52,21 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
             "pool 'p2' created",
         ),
         (r#"{"prefix": "osd pool create", "pool": "p2"}"#, 0, "pool 'p2' already exists"),
-        (r#"{"prefix": "osd pool set", "pool": "p1", "var": "size", "val": "2"}"#, 0, "set pool 2 size to 2"),
+        (
+            r#"{"prefix": "osd pool set", "pool": "p1", "var": "size", "val": "2"}"#,
+            0,
+            "set pool 2 size to 2",
+        ),
         (
             r#"{"prefix": "osd pool application enable", "pool": "p1", "app": "rados"}"#,
             0,
             "enabled application 'rados' on pool 'p1'",
         ),
-        (r#"{"prefix": "osd pool rename", "srcpool": "p2", "destpool": "p3"}"#, 0, "pool 'p2' renamed to 'p3'"),
+        (
+            r#"{"prefix": "osd pool rename", "srcpool": "p2", "destpool": "p3"}"#,
+            0,
+            "pool 'p2' renamed to 'p3'",
+        ),
         (
             r#"{"prefix": "osd pool set-quota", "pool": "p1", "field": "max_objects", "val": "100000"}"#,
             0,
@@ -69,18 +77,38 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
             0,
             "set-quota max_bytes = 10240 for pool p1",
         ),
-        (r#"{"prefix": "osd pool rmsnap", "pool": "p3", "snap": "ps1"}"#, 0, "pool p3 snap ps1 does not exist"),
-        (r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#, 0, ""),
+        (
+            r#"{"prefix": "osd pool rmsnap", "pool": "p3", "snap": "ps1"}"#,
+            0,
+            "pool p3 snap ps1 does not exist",
+        ),
+        (
+            r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#,
+            0,
+            "",
+        ),
         (
             r#"{"prefix": "osd pool delete", "pool": "p3", "pool2": "p3", "yes_i_really_really_mean_it": true}"#,
             0,
             "pool 'p3' removed",
         ),
-        (r#"{"prefix": "osd pool get", "pool": "nosuch", "var": "size"}"#, -2, "unrecognized pool 'nosuch'"),
+        (
+            r#"{"prefix": "osd pool get", "pool": "nosuch", "var": "size"}"#,
+            -2,
+            "unrecognized pool 'nosuch'",
+        ),
         (r#"{"prefix": "osd out", "ids": ["2"]}"#, 0, "marked out osd.2. "),
         (r#"{"prefix": "osd in", "ids": ["2"]}"#, 0, "marked in osd.2. "),
-        (r#"{"prefix": "osd reweight", "id": 1, "weight": 0.8}"#, 0, "reweighted osd.1 to 0.8 (cccc)"),
-        (r#"{"prefix": "osd reweight", "id": 1, "weight": 1.0}"#, 0, "reweighted osd.1 to 1 (10000)"),
+        (
+            r#"{"prefix": "osd reweight", "id": 1, "weight": 0.8}"#,
+            0,
+            "reweighted osd.1 to 0.8 (cccc)",
+        ),
+        (
+            r#"{"prefix": "osd reweight", "id": 1, "weight": 1.0}"#,
+            0,
+            "reweighted osd.1 to 1 (10000)",
+        ),
         (
             r#"{"prefix": "osd crush reweight", "name": "osd.1", "weight": 1.5}"#,
             0,
@@ -94,7 +122,11 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
         ),
         (r#"{"prefix": "osd set", "key": "noout"}"#, 0, "noout is set"),
         (r#"{"prefix": "osd unset", "key": "noout"}"#, 0, "noout is unset"),
-        (r#"{"prefix": "osd crush rule create-replicated", "name": "byosd", "root": "default", "type": "osd"}"#, 0, ""),
+        (
+            r#"{"prefix": "osd crush rule create-replicated", "name": "byosd", "root": "default", "type": "osd"}"#,
+            0,
+            "",
+        ),
         (
             r#"{"prefix": "osd erasure-code-profile set", "name": "ec21", "profile": ["k=2", "m=1", "crush-failure-domain=osd"]}"#,
             0,
@@ -115,7 +147,11 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
             0,
             "moved item id -9 name 'rackX' to location {root=default} in crush map",
         ),
-        (r#"{"prefix": "osd crush rm", "name": "rackX"}"#, 0, "removed item id -9 name 'rackX' from crush map"),
+        (
+            r#"{"prefix": "osd crush rm", "name": "rackX"}"#,
+            0,
+            "removed item id -9 name 'rackX' from crush map",
+        ),
         (r#"{"prefix": "config-key set", "key": "foo", "val": "bar"}"#, 0, "set foo"),
         (r#"{"prefix": "config-key exists", "key": "foo"}"#, 0, "key 'foo' exists"),
         (r#"{"prefix": "config-key rm", "key": "foo"}"#, 0, "key deleted"),
@@ -132,7 +168,11 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
         (r#"{"prefix": "mon dump"}"#, 0, "dumped monmap epoch 1"),
         (r#"{"prefix": "mon getmap"}"#, 0, "got monmap epoch 1"),
         (r#"{"prefix": "fs dump"}"#, 0, "dumped fsmap epoch 1"),
-        (r#"{"prefix": "auth get-or-create", "entity": "client.u1", "caps": ["mon", "allow r"]}"#, 0, ""),
+        (
+            r#"{"prefix": "auth get-or-create", "entity": "client.u1", "caps": ["mon", "allow r"]}"#,
+            0,
+            "",
+        ),
         (r#"{"prefix": "auth get", "entity": "client.u1"}"#, 0, "exported keyring for client.u1"),
         (
             r#"{"prefix": "auth caps", "entity": "client.u1", "caps": ["mon", "allow *"]}"#,
@@ -145,11 +185,17 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
         (r#"{"prefix": "#, -22, "unparseable JSON: EOF while parsing a value at line 1 column 11"),
         (r#"[1]"#, -22, "command is not a JSON object"),
         (r#"{"prefix": "osd out"}"#, -22, "missing required argument 'ids'"),
-        (r#"{"prefix": "osd pool create", "pool": "e", "pool_type": "erasure"}"#, 0, "pool 'e' created"),
+        (
+            r#"{"prefix": "osd pool create", "pool": "e", "pool_type": "erasure"}"#,
+            0,
+            "pool 'e' created",
+        ),
         (
             r#"{"prefix": "osd pool set", "pool": "p1", "var": "size", "val": "1"}"#,
             -1,
-            "WARNING: setting pool size 1 could lead to data loss without recovery. If you are *ABSOLUTELY CERTAIN* that is what you want, pass the flag --yes-i-really-mean-it. (pool 'p1')",
+            "WARNING: setting pool size 1 could lead to data loss without recovery. If you are \
+                *ABSOLUTELY CERTAIN* that is what you want, pass the flag --yes-i-really-mean-it. \
+                (pool 'p1')",
         ),
         (
             r#"{"prefix": "config set", "who": "osd", "name": "no_such_thing", "value": "1"}"#,
@@ -178,7 +224,10 @@ fn outputs_have_the_form_of_the_real_ones() {
     assert_eq!(c.ok(r#"{"prefix": "mgr services"}"#), "{}\n");
     assert_eq!(c.ok(r#"{"prefix": "fs ls"}"#), "No filesystems enabled\n");
     assert_eq!(c.ok(r#"{"prefix": "osd getmaxosd"}"#), "max_osd = 3 in epoch 5\n");
-    assert_eq!(c.ok(r#"{"prefix": "osd stat"}"#), "3 osds: 3 up (since 0s), 3 in (since 0s); epoch: e5\n");
+    assert_eq!(
+        c.ok(r#"{"prefix": "osd stat"}"#),
+        "3 osds: 3 up (since 0s), 3 in (since 0s); epoch: e5\n"
+    );
     let tree = c.ok(r#"{"prefix": "osd tree"}"#);
     let want = "\
 ID  CLASS  WEIGHT   TYPE NAME       STATUS  REWEIGHT  PRI-AFF
@@ -197,26 +246,35 @@ ID  CLASS  WEIGHT   TYPE NAME       STATUS  REWEIGHT  PRI-AFF
     let pg = c.ok(r#"{"prefix": "pg map", "pgid": "1.0"}"#);
     assert!(pg.starts_with("osdmap e5 pg 1.0 (1.0) -> up ["), "{pg}");
     let obj = c.ok(r#"{"prefix": "osd map", "pool": "data", "object": "foo"}"#);
-    assert!(obj.starts_with("osdmap e5 pool 'data' (1) object 'foo' -> pg 1.7fc1f406 (1.6) -> up (["), "{obj}");
+    assert!(
+        obj.starts_with("osdmap e5 pool 'data' (1) object 'foo' -> pg 1.7fc1f406 (1.6) -> up (["),
+        "{obj}"
+    );
     c.ok(r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "2"}"#);
-    let dump =
-        "WHO    MASK  LEVEL     OPTION             VALUE  RO\n  osd        advanced  osd_max_backfills  2        \n";
+    let dump = "WHO    MASK  LEVEL     OPTION             VALUE  RO\n  osd        advanced  \
+        osd_max_backfills  2        \n";
     assert_eq!(c.ok(r#"{"prefix": "config dump"}"#), dump);
     for form in ["plain", "json", "xml"] {
-        let ask =
-            format!(r#"{{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills", "format": "{form}"}}"#);
+        let ask = format!(
+            r#"{{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills", "format": "{form}"}}"#
+        );
         assert_eq!(c.ok(&ask), "2\n", "{form}");
     }
     assert_eq!(
         c.ok(r#"{"prefix": "config get", "who": "osd.0"}"#),
-        "WHO  MASK  LEVEL     OPTION             VALUE  RO\nosd        advanced  osd_max_backfills  2        \n"
+        "WHO  MASK  LEVEL     OPTION             VALUE  RO\nosd        advanced  \
+            osd_max_backfills  2        \n"
     );
     assert!(c.ok(r#"{"prefix": "config log"}"#).starts_with("--- 2 --- 2026-11-1"));
-    assert!(c.ok(r#"{"prefix": "config log"}"#).ends_with("+ osd/osd_max_backfills = 2\n--- 1 --- 0.000000 ---\n"));
+    assert!(
+        c.ok(r#"{"prefix": "config log"}"#)
+            .ends_with("+ osd/osd_max_backfills = 2\n--- 1 --- 0.000000 ---\n")
+    );
     c.ok(r#"{"prefix": "osd pool set-quota", "pool": "data", "field": "max_objects", "val": "100000"}"#);
     assert_eq!(
         c.ok(r#"{"prefix": "osd pool get-quota", "pool": "data"}"#),
-        "quotas for pool 'data':\n  max objects: 100k objects  (current num objects: 0 objects)\n  max bytes  : N/A\n"
+        "quotas for pool 'data':\n  max objects: 100k objects  (current num objects: 0 objects)\n  \
+            max bytes  : N/A\n"
     );
     assert_eq!(
         c.ok(r#"{"prefix": "osd pool get", "pool": "data", "var": "size", "format": "json"}"#),
@@ -224,7 +282,10 @@ ID  CLASS  WEIGHT   TYPE NAME       STATUS  REWEIGHT  PRI-AFF
     );
     c.ok(r#"{"prefix": "log", "logtext": ["hello", "world"]}"#);
     let last = c.ok(r#"{"prefix": "log last", "num": 1}"#);
-    assert!(last.contains("client.admin") && last.ends_with(" : cluster [INF] hello world\n"), "{last}");
+    assert!(
+        last.contains("client.admin") && last.ends_with(" : cluster [INF] hello world\n"),
+        "{last}"
+    );
     for cmd in [
         "status",
         "health",
@@ -293,7 +354,8 @@ fn golden_json_outputs_have_the_keys_of_the_real_ones() {
         ("features", "features", ""),
     ];
     for (file, prefix, rest) in cases {
-        let want: Value = serde_json::from_slice(&vector(&format!("cli-output/{file}.json"))).unwrap();
+        let want: Value =
+            serde_json::from_slice(&vector(&format!("cli-output/{file}.json"))).unwrap();
         let got = c.json(&format!(r#"{{"prefix": "{prefix}"{rest}}}"#));
         if file == "features" {
             assert_eq!(keys(&got["osd"]), keys(&want["osd"]));
@@ -313,7 +375,8 @@ fn golden_signatures_are_those_of_the_real_monitor() {
         let words = v["sig"].as_array().unwrap().iter().map(|w| match w {
             // Key order inside an argument is free.
             Value::Object(m) => {
-                let mut parts: Vec<String> = m.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap())).collect();
+                let mut parts: Vec<String> =
+                    m.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap())).collect();
                 parts.sort();
                 parts.join(",")
             }
@@ -324,12 +387,13 @@ fn golden_signatures_are_those_of_the_real_monitor() {
     let known: BTreeSet<String> = real.iter().map(normal).collect();
     let meta = |v: &Value| (v["module"].clone(), v["perm"].clone());
     let mut c = Cluster::new(1);
-    let ours: Value = serde_json::from_str(&c.ok(r#"{"prefix": "get_command_descriptions"}"#)).unwrap();
+    let ours: Value =
+        serde_json::from_str(&c.ok(r#"{"prefix": "get_command_descriptions"}"#)).unwrap();
     // Where we offer less than Ceph, the signature is shorter on purpose; and one of Ceph's has
     // a typing error ("fasle").
     let differ = ["mon add", "fs new", "osd pool application get"];
-    // Ceph 20's: keys of two types, and keys that are changed. 16.2 has no such argument or command. The last
-    // are our own.
+    // Ceph 20's: keys of two types, and keys that are changed. 16.2 has no such argument or
+    // command. The last are our own.
     let newer = [
         "auth add",
         "auth get-or-create",
@@ -363,13 +427,19 @@ fn crush_map_goes_out_and_comes_in_again() {
     let (_, version, map) = c.command_raw(r#"{"prefix": "osd getcrushmap"}"#, Bytes::new());
     let version: u32 = version.parse().unwrap();
     c.ok(r#"{"prefix": "osd crush reweight", "name": "osd.0", "weight": 3}"#);
-    let (ret, rs, _) =
-        c.command_raw(&format!(r#"{{"prefix": "osd setcrushmap", "prior_version": {version}}}"#), map.clone());
-    assert_eq!((ret, rs.as_str()), (-1, format!("prior_version {version} != crush version {}", version + 1).as_str()));
+    let (ret, rs, _) = c.command_raw(
+        &format!(r#"{{"prefix": "osd setcrushmap", "prior_version": {version}}}"#),
+        map.clone(),
+    );
+    assert_eq!(
+        (ret, rs.as_str()),
+        (-1, format!("prior_version {version} != crush version {}", version + 1).as_str())
+    );
     let (ret, rs, _) = c.command_raw(r#"{"prefix": "osd setcrushmap"}"#, map.clone());
     assert_eq!((ret, rs), (0, (version + 2).to_string()));
     assert_eq!(c.command_raw(r#"{"prefix": "osd getcrushmap"}"#, Bytes::new()).2, map);
-    let (ret, rs, _) = c.command_raw(r#"{"prefix": "osd setcrushmap"}"#, Bytes::from_static(b"garbage"));
+    let (ret, rs, _) =
+        c.command_raw(r#"{"prefix": "osd setcrushmap"}"#, Bytes::from_static(b"garbage"));
     assert!(ret == -22 && rs.starts_with("Failed to parse crushmap"), "{rs}");
 }
 
@@ -380,7 +450,8 @@ fn golden_osdmaptool_reads_our_map() {
     let path = std::env::temp_dir().join(format!("spirula-map-{}", std::process::id()));
     std::fs::write(&path, &map).unwrap();
     let out = std::process::Command::new("osdmaptool").arg(&path).arg("--print").output();
-    let pgs = std::process::Command::new("osdmaptool").arg(&path).arg("--test-map-pgs-dump").output();
+    let pgs =
+        std::process::Command::new("osdmaptool").arg(&path).arg("--test-map-pgs-dump").output();
     std::fs::remove_file(&path).unwrap();
     let (Ok(out), Ok(pgs)) = (out, pgs) else {
         println!("SKIPPED golden_osdmaptool_reads_our_map: no osdmaptool");
@@ -393,7 +464,8 @@ fn golden_osdmaptool_reads_our_map() {
     }
     let pgs = String::from_utf8_lossy(&pgs.stdout).into_owned();
     for seed in 0..8 {
-        let ours = c.json(&format!(r#"{{"prefix": "pg map", "pgid": "1.{seed:x}"}}"#))["up"].to_string();
+        let ours =
+            c.json(&format!(r#"{{"prefix": "pg map", "pgid": "1.{seed:x}"}}"#))["up"].to_string();
         let line = pgs.lines().find(|l| l.starts_with(&format!("1.{seed:x}\t"))).unwrap();
         assert!(line.contains(&ours), "{line} is not {ours}");
     }
@@ -431,7 +503,10 @@ fn services_are_told_as_the_manager_tells_them() {
             (&3.into(), &4124.into())
         );
         assert_eq!(c.json(r#"{"prefix": "status"}"#)["servicemap"], dump);
-        assert_eq!(c.json(r#"{"prefix": "service status"}"#)["rbd-mirror"]["4124"]["status"]["json"], "{}");
+        assert_eq!(
+            c.json(r#"{"prefix": "service status"}"#)["rbd-mirror"]["4124"]["status"]["json"],
+            "{}"
+        );
         assert_eq!(c.json(r#"{"prefix": "versions"}"#)["rbd-mirror"]["v"], 1);
         // What cannot be read is not taken.
         c.ask(conn, digest(vec![9; 9].into()));
@@ -458,8 +533,12 @@ fn quota_and_full_ratio_flags_follow_the_digest() {
         };
         let mut osd = OsdStatReport::default();
         (osd.statfs.total, osd.statfs.available) = (1000, 1000 - used);
-        let d =
-            PgDigest::from_reports(5, Default::default(), [(spirula_types::PgId::new(1, 0), &pg)], [(0, osd)].into());
+        let d = PgDigest::from_reports(
+            5,
+            Default::default(),
+            [(spirula_types::PgId::new(1, 0), &pg)],
+            [(0, osd)].into(),
+        );
         MgrDigest {
             gid: 5,
             stamp: spirula_encoding::UTime { sec: 9, nsec: 0 },
@@ -469,9 +548,14 @@ fn quota_and_full_ratio_flags_follow_the_digest() {
             progress: Default::default(),
         }
     };
-    c.ok(r#"{"prefix": "osd pool set-quota", "pool": "data", "field": "max_objects", "val": "10"}"#);
+    c.ok(
+        r#"{"prefix": "osd pool set-quota", "pool": "data", "field": "max_objects", "val": "10"}"#,
+    );
     let flags = |c: &mut Cluster| {
-        c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"].as_str().unwrap().to_owned()
+        c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     c.ask(conn, digest(9, 10));
     assert_eq!(flags(&mut c), "hashpspool,creating");
@@ -499,7 +583,12 @@ fn config_reaches_its_subscribers_and_only_them() {
     c.subscribe(osd, "config", 0, false);
     let admin = c.open(spirula_types::EntityType::Client, "boss");
     let cmd = r#"{"prefix": "config set", "who": "osd/class:ssd", "name": "osd_max_backfills", "value": "3"}"#;
-    let m = MMonCommand { version: 0, fsid: crate::harness::FSID, cmd: vec![cmd.into()], input: Bytes::new() };
+    let m = MMonCommand {
+        version: 0,
+        fsid: crate::harness::FSID,
+        cmd: vec![cmd.into()],
+        input: Bytes::new(),
+    };
     let sent = c.send(admin, m.into_message(1));
     let configs: Vec<(u64, MConfig)> =
         sent.iter().filter_map(|(to, m)| Some((*to, MConfig::from_message(m).ok()?))).collect();
@@ -508,7 +597,10 @@ fn config_reaches_its_subscribers_and_only_them() {
     assert_eq!(configs[0].1.config["osd_max_backfills"], "3");
     // What was wrong is undone by going back.
     c.ok(r#"{"prefix": "config reset", "num": 1}"#);
-    assert_eq!(c.ok(r#"{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills"}"#), "4\n");
+    assert_eq!(
+        c.ok(r#"{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills"}"#),
+        "4\n"
+    );
 }
 
 #[test]
@@ -522,8 +614,13 @@ fn requests_during_a_commit_form_one_batch() {
     let mut out = Vec::new();
     for i in 0..5 {
         let cmd = format!(r#"{{"prefix": "osd pool create", "pool": "b{i}", "pg_num": 1}}"#);
-        let m =
-            MMonCommand { version: 0, fsid: crate::harness::FSID, cmd: vec![cmd], input: Bytes::new() }.into_message(i);
+        let m = MMonCommand {
+            version: 0,
+            fsid: crate::harness::FSID,
+            cmd: vec![cmd],
+            input: Bytes::new(),
+        }
+        .into_message(i);
         c.mon.handle(c.now, MonEvent::Message { conn, message: m }, &mut out);
     }
     let commits = |out: &[MonEffect]| {
@@ -539,7 +636,9 @@ fn requests_during_a_commit_form_one_batch() {
     let second = commits(&out);
     assert_eq!(second.len(), 1);
     let acks = |out: &[MonEffect]| {
-        out.iter().filter(|e| matches!(e, MonEffect::Send(_, m) if m.kind == MMonCommandAck::KIND)).count()
+        out.iter()
+            .filter(|e| matches!(e, MonEffect::Send(_, m) if m.kind == MMonCommandAck::KIND))
+            .count()
     };
     assert_eq!(acks(&out), 1);
     out.clear();
@@ -556,7 +655,10 @@ fn crash_reports_are_kept_warned_of_and_archived() {
     };
     let stamp = c.now.to_iso().replace("+0000", "Z");
     assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, report("c1", &stamp)).0, 0);
-    assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, report("c2", "2020-01-01T00:00:00Z")).0, 0);
+    assert_eq!(
+        c.command_with(r#"{"prefix": "crash post"}"#, report("c2", "2020-01-01T00:00:00Z")).0,
+        0
+    );
     for (bad, why) in [
         (Bytes::new(), "no report given"),
         ("[]".into(), "not a JSON object"),
@@ -569,7 +671,8 @@ fn crash_reports_are_kept_warned_of_and_archived() {
     }
     assert_eq!(
         c.command(r#"{"prefix": "crash stat"}"#).2,
-        "2 crashes recorded\n1 older than 1 days old:\nc2\n1 older than 3 days old:\nc2\n1 older than 7 days old:\nc2\n"
+        "2 crashes recorded\n1 older than 1 days old:\nc2\n1 older than 3 days old:\nc2\n1 older \
+            than 7 days old:\nc2\n"
     );
     let health = c.command(r#"{"prefix": "health", "detail": "detail"}"#).2;
     assert!(health.contains("RECENT_CRASH: 1 daemons have recently crashed"), "{health}");
@@ -579,19 +682,29 @@ fn crash_reports_are_kept_warned_of_and_archived() {
     assert!(c.command(r#"{"prefix": "crash ls-new"}"#).2.contains("c2"));
     assert!(!c.command(r#"{"prefix": "crash ls-new"}"#).2.contains("c1"));
     assert_eq!(c.command(r#"{"prefix": "crash prune", "keep": "30"}"#).0, 0);
-    let listed: Value = serde_json::from_str(&c.command(r#"{"prefix": "crash ls", "format": "json"}"#).2).unwrap();
+    let listed: Value =
+        serde_json::from_str(&c.command(r#"{"prefix": "crash ls", "format": "json"}"#).2).unwrap();
     assert_eq!(listed[0]["crash_id"], "c1");
     assert_eq!(listed.as_array().unwrap().len(), 1);
     assert_eq!(c.command(r#"{"prefix": "crash info", "id": "c2"}"#).1, "crash info: c2 not found");
     // Who crashed, and where, need not be said; go-ceph's tests post such a one.
     let bare = json!({"crash_id": "foobar", "timestamp": stamp.replace('T', " ")}).to_string();
-    assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, bare.into()), (0, String::new(), String::new()));
+    assert_eq!(
+        c.command_with(r#"{"prefix": "crash post"}"#, bare.into()),
+        (0, String::new(), String::new())
+    );
     let listed = c.command(r#"{"prefix": "crash ls"}"#).2;
-    let row = listed.lines().find(|l| l.starts_with("foobar")).map(|l| l.split_whitespace().collect::<Vec<_>>());
+    let row = listed
+        .lines()
+        .find(|l| l.starts_with("foobar"))
+        .map(|l| l.split_whitespace().collect::<Vec<_>>());
     assert_eq!(row.as_deref(), Some(&["foobar", "unknown", "*"][..]), "{listed}");
     let health = c.command(r#"{"prefix": "health", "detail": "detail"}"#).2;
     assert!(health.contains("unidentified daemon crashed on host (unknown) at "), "{health}");
-    assert_eq!(c.command(r#"{"prefix": "crash rm", "id": "foobar"}"#), (0, String::new(), String::new()));
+    assert_eq!(
+        c.command(r#"{"prefix": "crash rm", "id": "foobar"}"#),
+        (0, String::new(), String::new())
+    );
     assert_eq!(c.command(r#"{"prefix": "crash rm", "id": "c1"}"#).0, 0);
     assert_eq!(c.command(r#"{"prefix": "crash stat"}"#).2, "0 crashes recorded\n");
 }
@@ -599,7 +712,9 @@ fn crash_reports_are_kept_warned_of_and_archived() {
 #[test]
 fn an_unknown_option_is_refused_with_the_nearest_name() {
     let mut c = Cluster::up(1);
-    let set = |name: &str| format!(r#"{{"prefix": "config set", "who": "osd", "name": "{name}", "value": "1"}}"#);
+    let set = |name: &str| {
+        format!(r#"{{"prefix": "config set", "who": "osd", "name": "{name}", "value": "1"}}"#)
+    };
     let said = "unrecognized config option 'osd_max_backfillz'; did you mean 'osd_max_backfills'?";
     assert_eq!(c.command(&set("osd_max_backfillz")).1, said);
     assert_eq!(c.command(&set("frobnicate")).1, "unrecognized config option 'frobnicate'");
@@ -619,7 +734,11 @@ fn users_are_kept_as_ceph_keeps_them() {
             -22,
             "bad capabilities request; odd number of arguments",
         ),
-        (r#""auth get-or-create", "entity": "client.u", "caps": ["foo", "allow r"]"#, -22, "unknown cap type 'foo'"),
+        (
+            r#""auth get-or-create", "entity": "client.u", "caps": ["foo", "allow r"]"#,
+            -22,
+            "unknown cap type 'foo'",
+        ),
         (r#""auth get-or-create", "entity": "client.u", "caps": ["mon", "allow r"]"#, 0, ""),
         (
             r#""auth get-or-create", "entity": "client.u", "caps": ["mon", "allow rw"]"#,
@@ -632,10 +751,22 @@ fn users_are_kept_as_ceph_keeps_them() {
             -22,
             "entity client.u exists but cap mon does not match",
         ),
-        (r#""auth caps", "entity": "client.no", "caps": ["mon", "allow *"]"#, -2, "couldn't find entry client.no"),
+        (
+            r#""auth caps", "entity": "client.no", "caps": ["mon", "allow *"]"#,
+            -2,
+            "couldn't find entry client.no",
+        ),
         (r#""auth rotate", "entity": "client.no""#, -2, "entity client.no does not exist"),
-        (r#""auth rotate", "entity": "client.u", "key_type": "aes256k""#, 0, "rotated key for client.u"),
-        (r#""auth commit-pending", "entity": "client.u""#, -2, "entity client.u has no pending key"),
+        (
+            r#""auth rotate", "entity": "client.u", "key_type": "aes256k""#,
+            0,
+            "rotated key for client.u",
+        ),
+        (
+            r#""auth commit-pending", "entity": "client.u""#,
+            -2,
+            "entity client.u has no pending key",
+        ),
         (r#""auth get-or-create-pending", "entity": "client.u""#, 0, ""),
         (r#""auth commit-pending", "entity": "client.u""#, 0, "committed pending key for client.u"),
         (r#""auth get-or-create", "entity": "bad""#, -22, "bad entity name"),
@@ -644,6 +775,9 @@ fn users_are_kept_as_ceph_keeps_them() {
         assert_eq!((r, rs.as_str()), (errno, text), "{cmd}");
     }
     c.ok(r#"{"prefix": "auth get-or-create", "entity": "osd.7", "caps": ["mon", "allow profile osd"]}"#);
-    assert!(c.ok(r#"{"prefix": "auth get-key", "entity": "osd.7"}"#).starts_with("Ag"), "daemons get aes256k");
+    assert!(
+        c.ok(r#"{"prefix": "auth get-key", "entity": "osd.7"}"#).starts_with("Ag"),
+        "daemons get aes256k"
+    );
     assert!(c.ok(r#"{"prefix": "auth get-key", "entity": "client.u"}"#).starts_with("AQ"));
 }

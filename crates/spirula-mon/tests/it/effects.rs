@@ -38,8 +38,14 @@ const FS_CLIENTS: &str = "clients of the file system, and its servers";
 /// Every command that may write, in an order in which each can do something.
 const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "auth add", "entity": "client.a", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
-    (r#"{"prefix": "auth get-or-create", "entity": "client.b", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
-    (r#"{"prefix": "auth get-or-create-key", "entity": "client.c", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
+    (
+        r#"{"prefix": "auth get-or-create", "entity": "client.b", "caps": ["mon", "allow r"]}"#,
+        Acts(AUTH),
+    ),
+    (
+        r#"{"prefix": "auth get-or-create-key", "entity": "client.c", "caps": ["mon", "allow r"]}"#,
+        Acts(AUTH),
+    ),
     (r#"{"prefix": "auth caps", "entity": "client.c", "caps": ["mon", "allow *"]}"#, Acts(AUTH)),
     (r#"{"prefix": "auth rotate", "entity": "client.c", "key_type": "aes256k"}"#, Acts(AUTH)),
     (r#"{"prefix": "auth get-or-create-pending", "entity": "client.c"}"#, Acts(AUTH)),
@@ -52,10 +58,19 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "auth import", "-i": "[client.d]\n\tkey = AQBAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"allow r\"\n"}"#,
         Acts(AUTH),
     ),
-    (r#"{"prefix": "auth wipe-rotating-service-keys"}"#, Acts("services and whoever has a ticket of theirs")),
-    (r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "2"}"#, Acts(OPTIONS)),
+    (
+        r#"{"prefix": "auth wipe-rotating-service-keys"}"#,
+        Acts("services and whoever has a ticket of theirs"),
+    ),
+    (
+        r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "2"}"#,
+        Acts(OPTIONS),
+    ),
     (r#"{"prefix": "config rm", "who": "osd", "name": "osd_max_backfills"}"#, Acts(OPTIONS)),
-    (r#"{"prefix": "config assimilate-conf", "-i": "[osd]\n\tosd_max_backfills = 3\n"}"#, Acts(OPTIONS)),
+    (
+        r#"{"prefix": "config assimilate-conf", "-i": "[osd]\n\tosd_max_backfills = 3\n"}"#,
+        Acts(OPTIONS),
+    ),
     (r#"{"prefix": "config reset", "num": 2}"#, Acts(OPTIONS)),
     (r#"{"prefix": "config-key set", "key": "k", "val": "v"}"#, Acts(SHOWN)),
     (r#"{"prefix": "config-key put", "key": "l", "val": "v"}"#, Acts(SHOWN)),
@@ -69,19 +84,37 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "crash archive-all"}"#, Nothing("all are archived already")),
     (r#"{"prefix": "crash rm", "id": "2026-11-22T00:00:00.000000Z_x"}"#, Acts(SHOWN)),
     (r#"{"prefix": "crash prune", "keep": "1"}"#, Nothing("none is so old")),
-    (r#"{"prefix": "health mute", "code": "OSD_DOWN", "ttl": "1h", "sticky": true}"#, Acts("health")),
+    (
+        r#"{"prefix": "health mute", "code": "OSD_DOWN", "ttl": "1h", "sticky": true}"#,
+        Acts("health"),
+    ),
     (r#"{"prefix": "health unmute", "code": "OSD_DOWN"}"#, Acts("health")),
     (r#"{"prefix": "join-token create"}"#, Acts("hosts that join by it")),
     (r#"{"prefix": "join-token rm", "id": "TOKEN"}"#, Acts("hosts that join by it")),
     (r#"{"prefix": "join-token redeem", "id": "0", "request": "x"}"#, Refused("")),
-    (r#"{"prefix": "log", "logtext": ["a", "b"]}"#, Nothing("it is in the cluster log, which this test leaves aside")),
+    (
+        r#"{"prefix": "log", "logtext": ["a", "b"]}"#,
+        Nothing("it is in the cluster log, which this test leaves aside"),
+    ),
     (r#"{"prefix": "mgr module enable", "module": "balancer"}"#, Refused("do not support module")),
-    (r#"{"prefix": "mgr module disable", "module": "nfs"}"#, Acts("the map names it no more; no manager has it")),
+    (
+        r#"{"prefix": "mgr module disable", "module": "nfs"}"#,
+        Acts("the map names it no more; no manager has it"),
+    ),
     (r#"{"prefix": "mgr fail"}"#, Acts("the standby takes over")),
-    (r#"{"prefix": "tell", "target": "osd.0", "args": ["version"]}"#, Refused("passes no commands on")),
-    (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
+    (
+        r#"{"prefix": "tell", "target": "osd.0", "args": ["version"]}"#,
+        Refused("passes no commands on"),
+    ),
+    (
+        r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#,
+        Acts("clients ask it, too"),
+    ),
     (r#"{"prefix": "mon rm", "name": "b"}"#, Acts("clients ask it no more")),
-    (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
+    (
+        r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#,
+        Acts("clients ask it, too"),
+    ),
     (r#"{"prefix": "mon remove", "name": "b"}"#, Acts("clients ask it no more")),
     (
         r#"{"prefix": "osd new", "uuid": "00000000-0000-0000-0000-0000000000aa"}"#,
@@ -95,7 +128,10 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "osd create", "uuid": "00000000-0000-0000-0000-0000000000ac"}"#,
         Acts("the OSD of that identity may boot"),
     ),
-    (r#"{"prefix": "osd purge-new", "id": 4, "yes_i_really_mean_it": true}"#, Acts("its number is free")),
+    (
+        r#"{"prefix": "osd purge-new", "id": 4, "yes_i_really_mean_it": true}"#,
+        Acts("its number is free"),
+    ),
     (r#"{"prefix": "osd rm", "ids": ["3"]}"#, Acts("its number is free")),
     (r#"{"prefix": "osd setmaxosd", "newmax": 9}"#, Acts("the map's size")),
     (r#"{"prefix": "osd crush add-bucket", "name": "r1", "type": "rack"}"#, Acts(CRUSH)),
@@ -103,28 +139,49 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "osd crush move", "name": "r1", "args": ["root=default"]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush rename-bucket", "srcname": "r1", "dstname": "r3"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush move", "name": "host0", "args": ["rack=r3"]}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush swap-bucket", "source": "r2", "dest": "r3", "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush swap-bucket", "source": "r3", "dest": "r2", "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush swap-bucket", "source": "r2", "dest": "r3", "yes_i_really_mean_it": true}"#,
+        Acts(CRUSH),
+    ),
+    (
+        r#"{"prefix": "osd crush swap-bucket", "source": "r3", "dest": "r2", "yes_i_really_mean_it": true}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush link", "name": "r2", "args": ["root=default"]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush unlink", "name": "r2"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush rm", "name": "r2"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush set", "id": 0, "weight": 2.0, "args": ["root=default", "host=host0"]}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush set", "id": 0, "weight": 2.0, "args": ["root=default", "host=host0"]}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush remove", "name": "osd.0"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush add", "id": 0, "weight": 1.0, "args": ["root=default", "host=host0"]}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush add", "id": 0, "weight": 1.0, "args": ["root=default", "host=host0"]}"#,
+        Acts(CRUSH),
+    ),
     (
         r#"{"prefix": "osd crush create-or-move", "id": 0, "weight": 1.0, "args": ["root=default", "host=host9"]}"#,
         Acts(CRUSH),
     ),
     (r#"{"prefix": "osd crush reweight", "name": "osd.0", "weight": 1.5}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush reweight-subtree", "name": "host1", "weight": 1.5}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush reweight-all"}"#, Nothing("all buckets weigh what their items weigh")),
+    (
+        r#"{"prefix": "osd crush reweight-all"}"#,
+        Nothing("all buckets weigh what their items weigh"),
+    ),
     (r#"{"prefix": "osd crush class create", "class": "slow"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush class rename", "srcname": "slow", "dstname": "old"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush class rm", "class": "old"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush rm-device-class", "ids": ["1"]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush set-device-class", "class": "hdd", "ids": ["1"]}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush rule create-replicated", "name": "u", "root": "default", "type": "osd"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush rule create-simple", "name": "v", "root": "default", "type": "osd"}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush rule create-replicated", "name": "u", "root": "default", "type": "osd"}"#,
+        Acts(CRUSH),
+    ),
+    (
+        r#"{"prefix": "osd crush rule create-simple", "name": "v", "root": "default", "type": "osd"}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush rule rename", "srcname": "v", "dstname": "w"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush rule rm", "name": "w"}"#, Acts(CRUSH)),
     (
@@ -133,15 +190,27 @@ const COMMANDS: &[(&str, Does)] = &[
     ),
     (r#"{"prefix": "osd crush rule create-erasure", "name": "x", "profile": "p"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush rule rm", "name": "x"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd erasure-code-profile rm", "name": "p"}"#, Acts("pools that are made with it")),
+    (
+        r#"{"prefix": "osd erasure-code-profile rm", "name": "p"}"#,
+        Acts("pools that are made with it"),
+    ),
     (r#"{"prefix": "osd crush tunables", "profile": "hammer"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush set-tunable", "tunable": "straw_calc_version", "value": 0}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush set-tunable", "tunable": "straw_calc_version", "value": 0}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush tunables", "profile": "default"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush weight-set create-compat"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush weight-set reweight-compat", "item": "osd.1", "weight": [0.5]}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush weight-set reweight-compat", "item": "osd.1", "weight": [0.5]}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush weight-set rm-compat"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush weight-set create", "pool": "data", "mode": "flat"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush weight-set reweight", "pool": "data", "item": "osd.1", "weight": [0.5]}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush weight-set reweight", "pool": "data", "item": "osd.1", "weight": [0.5]}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd crush weight-set rm", "pool": "data"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd setcrushmap", "-i": "OTHER"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd crush set", "-i": "CRUSH"}"#, Acts(CRUSH)),
@@ -155,32 +224,74 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "osd pg-temp", "pgid": "1.0", "id": [2, 1]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd primary-temp", "pgid": "1.0", "id": 1}"#, Acts(CRUSH)),
     (r#"{"prefix": "pg repeer", "pgid": "1.1"}"#, Acts("the PG's new interval")),
-    (r#"{"prefix": "osd set-require-min-compat-client", "version": "jewel"}"#, Acts("whether upmaps may be set")),
-    (r#"{"prefix": "osd set-require-min-compat-client", "version": "luminous"}"#, Acts("whether upmaps may be set")),
-    (r#"{"prefix": "osd require-osd-release", "release": "pacific"}"#, Nothing("it is required: there is no other")),
+    (
+        r#"{"prefix": "osd set-require-min-compat-client", "version": "jewel"}"#,
+        Acts("whether upmaps may be set"),
+    ),
+    (
+        r#"{"prefix": "osd set-require-min-compat-client", "version": "luminous"}"#,
+        Acts("whether upmaps may be set"),
+    ),
+    (
+        r#"{"prefix": "osd require-osd-release", "release": "pacific"}"#,
+        Nothing("it is required: there is no other"),
+    ),
     (r#"{"prefix": "osd pg-upmap", "pgid": "1.0", "id": [2, 1]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd rm-pg-upmap", "pgid": "1.0"}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd pg-upmap-items", "pgid": "1.0", "id": [0, 2]}"#, Acts(CRUSH)),
     (r#"{"prefix": "osd rm-pg-upmap-items", "pgid": "1.0"}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd crush set-all-straw-buckets-to-straw2"}"#, Nothing("all are straw2 already")),
-    (r#"{"prefix": "osd tier add", "pool": "data", "tierpool": "data"}"#, Refused("no cache tiers")),
+    (
+        r#"{"prefix": "osd crush set-all-straw-buckets-to-straw2"}"#,
+        Nothing("all are straw2 already"),
+    ),
+    (
+        r#"{"prefix": "osd tier add", "pool": "data", "tierpool": "data"}"#,
+        Refused("no cache tiers"),
+    ),
     (r#"{"prefix": "osd tier rm", "pool": "data", "tierpool": "data"}"#, Refused("no cache tiers")),
-    (r#"{"prefix": "osd tier remove", "pool": "data", "tierpool": "nopool"}"#, Refused("unrecognized pool 'nopool'")),
-    (r#"{"prefix": "osd tier cache-mode", "pool": "data", "mode": "none"}"#, Refused("no cache tiers")),
-    (r#"{"prefix": "osd tier set-overlay", "pool": "data", "overlaypool": "data"}"#, Refused("no cache tiers")),
+    (
+        r#"{"prefix": "osd tier remove", "pool": "data", "tierpool": "nopool"}"#,
+        Refused("unrecognized pool 'nopool'"),
+    ),
+    (
+        r#"{"prefix": "osd tier cache-mode", "pool": "data", "mode": "none"}"#,
+        Refused("no cache tiers"),
+    ),
+    (
+        r#"{"prefix": "osd tier set-overlay", "pool": "data", "overlaypool": "data"}"#,
+        Refused("no cache tiers"),
+    ),
     (r#"{"prefix": "osd tier rm-overlay", "pool": "data"}"#, Refused("no cache tiers")),
     (r#"{"prefix": "osd tier remove-overlay", "pool": "data"}"#, Refused("no cache tiers")),
-    (r#"{"prefix": "osd tier add-cache", "pool": "data", "tierpool": "data", "size": 1}"#, Refused("no cache tiers")),
-    (r#"{"prefix": "mon set-weight", "name": "a", "weight": 10}"#, Acts("clients, when they choose a monitor")),
+    (
+        r#"{"prefix": "osd tier add-cache", "pool": "data", "tierpool": "data", "size": 1}"#,
+        Refused("no cache tiers"),
+    ),
+    (
+        r#"{"prefix": "mon set-weight", "name": "a", "weight": 10}"#,
+        Acts("clients, when they choose a monitor"),
+    ),
     (r#"{"prefix": "mon enable-msgr2"}"#, Nothing("there is no other protocol")),
-    (r#"{"prefix": "mon scrub"}"#, Nothing("it compares: what comes of it is in the cluster log, see three.rs")),
-    (r#"{"prefix": "mon feature set", "feature_name": "pacific"}"#, Refused("features on from the first")),
+    (
+        r#"{"prefix": "mon scrub"}"#,
+        Nothing("it compares: what comes of it is in the cluster log, see three.rs"),
+    ),
+    (
+        r#"{"prefix": "mon feature set", "feature_name": "pacific"}"#,
+        Refused("features on from the first"),
+    ),
     (r#"{"prefix": "mon set-rank", "name": "a", "rank": 1}"#, Refused("not by ranks")),
-    (r#"{"prefix": "mon set-addrs", "name": "a", "addrs": "v2:10.0.0.1:3300/0"}"#, Refused("another address")),
+    (
+        r#"{"prefix": "mon set-addrs", "name": "a", "addrs": "v2:10.0.0.1:3300/0"}"#,
+        Refused("another address"),
+    ),
     (r#"{"prefix": "mon set election_strategy", "strategy": "disallow"}"#, Refused("no strategy")),
     (r#"{"prefix": "mon add disallowed_leader", "name": "a"}"#, Refused("every monitor lead")),
     (r#"{"prefix": "mon rm disallowed_leader", "name": "a"}"#, Refused("every monitor lead")),
-    (r#"{"prefix": "mon set_location", "name": "a", "args": ["zone=1"]}"#, Refused("no stretch mode")),
+    (
+        r#"{"prefix": "mon set_location", "name": "a", "args": ["zone=1"]}"#,
+        Refused("no stretch mode"),
+    ),
     (
         r#"{"prefix": "mon enable_stretch_mode", "tiebreaker_mon": "a", "new_crush_rule": "r", "dividing_bucket": "b"}"#,
         Refused("no stretch mode"),
@@ -204,7 +315,10 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "osd set-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#,
         Acts("see `group_flags_hold`"),
     ),
-    (r#"{"prefix": "osd unset-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#, Acts("the same")),
+    (
+        r#"{"prefix": "osd unset-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#,
+        Acts("the same"),
+    ),
     (r#"{"prefix": "osd set-full-ratio", "ratio": 0.96}"#, Acts("OSDs refuse what grows")),
     (r#"{"prefix": "osd set-backfillfull-ratio", "ratio": 0.91}"#, Acts("OSDs take no backfill")),
     (r#"{"prefix": "osd set-nearfull-ratio", "ratio": 0.86}"#, Acts("health")),
@@ -212,7 +326,10 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.0.1:0/1"}"#,
         Acts("OSDs and monitors refuse it"),
     ),
-    (r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.0.0.1:0/1"}"#, Acts("it may come again")),
+    (
+        r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.0.0.1:0/1"}"#,
+        Acts("it may come again"),
+    ),
     (
         r#"{"prefix": "osd blocklist", "range": "range", "blocklistop": "add", "addr": "10.0.0.0/8"}"#,
         Acts("see `ranges_are_shut_out`"),
@@ -224,13 +341,25 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "osd blacklist clear"}"#, Acts("they may come again")),
     (r#"{"prefix": "osd blocklist clear"}"#, Nothing("the list is empty")),
     (r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 8}"#, Acts("OSDs make its PGs")),
-    (r#"{"prefix": "osd pool create", "pool": "q", "autoscale_mode": "on"}"#, Refused("no PG autoscaler")),
+    (
+        r#"{"prefix": "osd pool create", "pool": "q", "autoscale_mode": "on"}"#,
+        Refused("no PG autoscaler"),
+    ),
     (r#"{"prefix": "osd pool create", "pool": "q", "bulk": true}"#, Refused("no PG autoscaler")),
     (r#"{"prefix": "osd pool create", "pool": "q", "pg_num_min": 4}"#, Refused("no PG autoscaler")),
     (r#"{"prefix": "osd pool create", "pool": "q", "pg_num_max": 4}"#, Refused("no PG autoscaler")),
-    (r#"{"prefix": "osd pool create", "pool": "q", "target_size_bytes": 4}"#, Refused("no PG autoscaler")),
-    (r#"{"prefix": "osd pool create", "pool": "q", "target_size_ratio": 0.5}"#, Refused("no PG autoscaler")),
-    (r#"{"prefix": "osd pool rename", "srcpool": "p", "destpool": "q"}"#, Acts("clients find it by its name")),
+    (
+        r#"{"prefix": "osd pool create", "pool": "q", "target_size_bytes": 4}"#,
+        Refused("no PG autoscaler"),
+    ),
+    (
+        r#"{"prefix": "osd pool create", "pool": "q", "target_size_ratio": 0.5}"#,
+        Refused("no PG autoscaler"),
+    ),
+    (
+        r#"{"prefix": "osd pool rename", "srcpool": "p", "destpool": "q"}"#,
+        Acts("clients find it by its name"),
+    ),
     (
         r#"{"prefix": "osd pool set-quota", "pool": "q", "field": "max_objects", "val": "9"}"#,
         Acts("OSDs refuse what is more"),
@@ -239,15 +368,24 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "osd pool set-quota", "pool": "q", "field": "max_bytes", "val": "9000"}"#,
         Acts("OSDs refuse what is more"),
     ),
-    (r#"{"prefix": "device check-health"}"#, Nothing("there is no device; where there is one it is refused")),
+    (
+        r#"{"prefix": "device check-health"}"#,
+        Nothing("there is no device; where there is one it is refused"),
+    ),
     (r#"{"prefix": "osd pool mksnap", "pool": "q", "snap": "s"}"#, Acts("PGs keep what there was")),
     (r#"{"prefix": "osd pool rmsnap", "pool": "q", "snap": "s"}"#, Acts("PGs forget it")),
-    (r#"{"prefix": "osd pool application enable", "pool": "q", "app": "a"}"#, Acts("capabilities by tag, health")),
+    (
+        r#"{"prefix": "osd pool application enable", "pool": "q", "app": "a"}"#,
+        Acts("capabilities by tag, health"),
+    ),
     (
         r#"{"prefix": "osd pool application set", "pool": "q", "app": "a", "key": "k", "value": "v"}"#,
         Acts("capabilities by tag"),
     ),
-    (r#"{"prefix": "osd pool application rm", "pool": "q", "app": "a", "key": "k"}"#, Acts("capabilities by tag")),
+    (
+        r#"{"prefix": "osd pool application rm", "pool": "q", "app": "a", "key": "k"}"#,
+        Acts("capabilities by tag"),
+    ),
     (
         r#"{"prefix": "osd pool application disable", "pool": "q", "app": "a", "yes_i_really_mean_it": true}"#,
         Acts("capabilities by tag, health"),
@@ -268,27 +406,48 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "fs set", "fs_name": "f", "var": "allow_dirfrags", "val": "false"}"#,
         Refused("permanently enabled"),
     ),
-    (r#"{"prefix": "fs required_client_features", "fs_name": "f", "subop": "add", "val": "mimic"}"#, Acts(FS_CLIENTS)),
+    (
+        r#"{"prefix": "fs required_client_features", "fs_name": "f", "subop": "add", "val": "mimic"}"#,
+        Acts(FS_CLIENTS),
+    ),
     (
         r#"{"prefix": "fs compat", "fs_name": "f", "subop": "add_compat", "feature": 20, "feature_str": "x"}"#,
         Acts(SERVERS),
     ),
-    (r#"{"prefix": "fs flag set", "flag_name": "enable_multiple", "val": "false"}"#, Acts("fs new")),
-    (r#"{"prefix": "fs set-default", "fs_name": "f"}"#, Nothing("the first file system is the default one")),
-    (r#"{"prefix": "fs set_default", "fs_name": "f"}"#, Nothing("the first file system is the default one")),
-    (r#"{"prefix": "fs authorize", "filesystem": "f", "entity": "client.f", "caps": ["/", "rw"]}"#, Acts(AUTH)),
+    (
+        r#"{"prefix": "fs flag set", "flag_name": "enable_multiple", "val": "false"}"#,
+        Acts("fs new"),
+    ),
+    (
+        r#"{"prefix": "fs set-default", "fs_name": "f"}"#,
+        Nothing("the first file system is the default one"),
+    ),
+    (
+        r#"{"prefix": "fs set_default", "fs_name": "f"}"#,
+        Nothing("the first file system is the default one"),
+    ),
+    (
+        r#"{"prefix": "fs authorize", "filesystem": "f", "entity": "client.f", "caps": ["/", "rw"]}"#,
+        Acts(AUTH),
+    ),
     (r#"{"prefix": "fs mirror enable", "fs_name": "f"}"#, Refused("no mirroring")),
     (r#"{"prefix": "fs mirror disable", "fs_name": "f"}"#, Refused("no mirroring")),
     (
         r#"{"prefix": "fs mirror peer_add", "fs_name": "f", "uuid": "u", "remote_cluster_spec": "a@b", "remote_fs_name": "g"}"#,
         Refused("no mirroring"),
     ),
-    (r#"{"prefix": "fs mirror peer_remove", "fs_name": "f", "uuid": "u"}"#, Refused("no mirroring")),
+    (
+        r#"{"prefix": "fs mirror peer_remove", "fs_name": "f", "uuid": "u"}"#,
+        Refused("no mirroring"),
+    ),
     (r#"{"prefix": "mds fail", "role_or_gid": "a"}"#, Nothing("there is no such server")),
     (r#"{"prefix": "mds rm", "gid": 7}"#, Nothing("there is no such server")),
     (r#"{"prefix": "mds freeze", "role_or_gid": "a", "val": "true"}"#, Refused("does not exist")),
     (r#"{"prefix": "mds repaired", "role": "f:0"}"#, Refused("not found")),
-    (r#"{"prefix": "mds rmfailed", "role": "f:0", "yes_i_really_mean_it": true}"#, Refused("not found")),
+    (
+        r#"{"prefix": "mds rmfailed", "role": "f:0", "yes_i_really_mean_it": true}"#,
+        Refused("not found"),
+    ),
     (r#"{"prefix": "fs fail", "fs_name": "f"}"#, Acts(SERVERS)),
     (r#"{"prefix": "fs reset", "fs_name": "f", "yes_i_really_mean_it": true}"#, Acts(SERVERS)),
     (r#"{"prefix": "mds rmfailed", "role": "f:0", "yes_i_really_mean_it": true}"#, Acts(SERVERS)),
@@ -309,11 +468,23 @@ const COMMANDS: &[(&str, Does)] = &[
     ),
     (r#"{"prefix": "osd stop", "ids": ["1"]}"#, Acts("the OSD stops")),
     (r#"{"prefix": "osd down", "ids": ["2"]}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd lost", "id": 2, "yes_i_really_mean_it": true}"#, Acts("peering waits for it no more")),
-    (r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#, Acts("its key is gone")),
-    (r#"{"prefix": "osd purge", "id": 2, "force": true, "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd lost", "id": 2, "yes_i_really_mean_it": true}"#,
+        Acts("peering waits for it no more"),
+    ),
+    (
+        r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#,
+        Acts("its key is gone"),
+    ),
+    (
+        r#"{"prefix": "osd purge", "id": 2, "force": true, "yes_i_really_mean_it": true}"#,
+        Acts(CRUSH),
+    ),
     (r#"{"prefix": "osd down", "ids": ["0"]}"#, Acts(CRUSH)),
-    (r#"{"prefix": "osd destroy-actual", "id": 0, "yes_i_really_mean_it": true}"#, Acts("its key is gone")),
+    (
+        r#"{"prefix": "osd destroy-actual", "id": 0, "yes_i_really_mean_it": true}"#,
+        Acts("its key is gone"),
+    ),
     (r#"{"prefix": "osd purge-actual", "id": 0, "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
 ];
 
@@ -429,10 +600,19 @@ fn check(c: &mut Cluster, command: &str, does: Does) {
     let (ret, rs, _) = c.command_raw(&Value::Object(args).to_string(), input);
     let changed = before != lasting(c);
     match does {
-        Acts(who) => assert!(ret == 0 && changed && !who.is_empty(), "{command}: {ret} {rs}; changed: {changed}"),
-        Nothing(why) => assert!(ret == 0 && !changed && !why.is_empty(), "{command}: {ret} {rs}; changed: {changed}"),
+        Acts(who) => assert!(
+            ret == 0 && changed && !who.is_empty(),
+            "{command}: {ret} {rs}; changed: {changed}"
+        ),
+        Nothing(why) => assert!(
+            ret == 0 && !changed && !why.is_empty(),
+            "{command}: {ret} {rs}; changed: {changed}"
+        ),
         Refused(words) => {
-            assert!(ret < 0 && !rs.is_empty() && rs.contains(words) && !changed, "{command}: {ret} {rs}");
+            assert!(
+                ret < 0 && !rs.is_empty() && rs.contains(words) && !changed,
+                "{command}: {ret} {rs}"
+            );
             let reason = rs.starts_with("this version ");
             assert!(!reason || ret == EOPNOTSUPP || words == "ranges", "{command}: {ret} {rs}");
         }
@@ -452,7 +632,10 @@ fn cluster() -> Cluster {
     c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
     for (gid, name) in [(4200, "x"), (4201, "y")] {
         let conn = c.open(EntityType::Mgr, name);
-        c.ask(conn, MgrBeacon { addr: crate::harness::addr(6900 + gid as u16), ..beacon(gid, name) });
+        c.ask(
+            conn,
+            MgrBeacon { addr: crate::harness::addr(6900 + gid as u16), ..beacon(gid, name) },
+        );
     }
     c
 }
@@ -465,10 +648,14 @@ fn every_command_that_may_write_changes_something_or_has_a_reason() {
     }
     let listed: BTreeSet<String> = COMMANDS
         .iter()
-        .map(|(command, _)| serde_json::from_str::<Value>(command).unwrap()["prefix"].as_str().unwrap().to_owned())
+        .map(|(command, _)| {
+            serde_json::from_str::<Value>(command).unwrap()["prefix"].as_str().unwrap().to_owned()
+        })
         .collect();
-    let writing: BTreeSet<String> =
-        spirula_mon::commands::specs().filter(|s| s.perm.contains('w')).map(|s| s.prefix()).collect();
+    let writing: BTreeSet<String> = spirula_mon::commands::specs()
+        .filter(|s| s.perm.contains('w'))
+        .map(|s| s.prefix())
+        .collect();
     assert_eq!(listed, writing);
 }
 
@@ -478,7 +665,10 @@ fn every_flag_is_acted_on_or_refused() {
     for (flag, does) in FLAGS {
         check(&mut c, &json!({"prefix": "osd set", "key": flag}).to_string(), *does);
     }
-    assert_eq!(FLAGS.iter().map(|(f, _)| (*f).to_owned()).collect::<BTreeSet<_>>(), choices("osd set", "key"));
+    assert_eq!(
+        FLAGS.iter().map(|(f, _)| (*f).to_owned()).collect::<BTreeSet<_>>(),
+        choices("osd set", "key")
+    );
     // To unset what cannot be set asks for what is so.
     c.ok(r#"{"prefix": "osd unset", "key": "notieragent"}"#);
 }
@@ -510,7 +700,8 @@ fn every_variable_of_a_pool_is_acted_on_or_refused() {
                 "fingerprint_algorithm" => "unset",
                 _ => "0",
             };
-            c.ok(&json!({"prefix": "osd pool set", "pool": pool, "var": var, "val": off}).to_string());
+            c.ok(&json!({"prefix": "osd pool set", "pool": pool, "var": var, "val": off})
+                .to_string());
         }
     }
     let listed: BTreeSet<String> = VARS.iter().map(|(v, ..)| (*v).to_owned()).collect();
@@ -522,12 +713,16 @@ fn every_variable_of_a_pool_is_acted_on_or_refused() {
 fn group_flags_hold() {
     for who in ["osd.1", "host1", "default", "ssd"] {
         let set = |c: &mut Cluster, flags: &str, verb: &str| {
-            c.ok(&json!({"prefix": format!("osd {verb}-group"), "flags": flags, "who": [who]}).to_string());
+            c.ok(&json!({"prefix": format!("osd {verb}-group"), "flags": flags, "who": [who]})
+                .to_string());
         };
         let mut c = cluster();
         set(&mut c, "noup", "set");
         let (ret, rs, _) = c.command(r#"{"prefix": "health", "detail": "detail"}"#);
-        assert!(ret == 0 && c.ok(r#"{"prefix": "health", "detail": "detail"}"#).contains("noup"), "{who}: {rs}");
+        assert!(
+            ret == 0 && c.ok(r#"{"prefix": "health", "detail": "detail"}"#).contains("noup"),
+            "{who}: {rs}"
+        );
         c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
         c.boot(1);
         assert!(!c.mon.state().osdmap.is_up(1), "{who}: noup");
@@ -559,7 +754,8 @@ fn group_flags_hold() {
 fn long_fences_stand() {
     for seconds in ["1", "3600", "2400000000", "3153600000", "10000000000", "1e300"] {
         let mut c = cluster();
-        let addr = spirula_types::EntityAddr { kind: 3, nonce: 1, addr: Some(([10, 0, 7, 7], 0).into()) };
+        let addr =
+            spirula_types::EntityAddr { kind: 3, nonce: 1, addr: Some(([10, 0, 7, 7], 0).into()) };
         c.ok(&format!(
             r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1", "expire": {seconds}}}"#
         ));
@@ -574,7 +770,8 @@ fn long_fences_stand() {
     }
 }
 
-/// What a whole network may not do, as who fences a node asks for it; the words are those of Ceph 16.2.15.
+/// What a whole network may not do, as who fences a node asks for it; the words are those of Ceph
+/// 16.2.15.
 #[test]
 fn ranges_are_shut_out() {
     let mut c = cluster();
@@ -588,9 +785,18 @@ fn ranges_are_shut_out() {
         c.mon.state().osdmap.is_blocklisted(&spirula_types::EntityAddr { kind: 3, nonce: 9, addr })
     };
     for (addr, why) in [
-        ("10.1.2.3", "You specified a range command, but v2:10.1.2.3:0/0 does not parse as a CIDR range"),
-        ("10.1.2.0:5/24", "You specified a range command, but v2:10.1.2.0:5/24 does not parse as a CIDR range"),
-        ("0.0.0.0/0", "You specified a range command, but v2:0.0.0.0:0/0 does not parse as a CIDR range"),
+        (
+            "10.1.2.3",
+            "You specified a range command, but v2:10.1.2.3:0/0 does not parse as a CIDR range",
+        ),
+        (
+            "10.1.2.0:5/24",
+            "You specified a range command, but v2:10.1.2.0:5/24 does not parse as a CIDR range",
+        ),
+        (
+            "0.0.0.0/0",
+            "You specified a range command, but v2:0.0.0.0:0/0 does not parse as a CIDR range",
+        ),
         ("10.1.2.0/33", "Too many bits in range for that protocol!"),
         ("fd00::/129", "Too many bits in range for that protocol!"),
     ] {
@@ -604,11 +810,19 @@ fn ranges_are_shut_out() {
     ] {
         assert!(!out(&c, inside));
         let (ret, said, _) = range(&mut c, "add", addr);
-        assert_eq!((ret, said.starts_with(&format!("blocklisting {shown} until "))), (0, true), "{said}");
+        assert_eq!(
+            (ret, said.starts_with(&format!("blocklisting {shown} until "))),
+            (0, true),
+            "{said}"
+        );
         assert_eq!((out(&c, inside), out(&c, outside)), (true, false), "{addr}");
     }
     let (_, said, text) = c.command(r#"{"prefix": "osd blocklist ls"}"#);
-    assert_eq!((said.as_str(), text.contains("cidr:10.1.2.0:0/24 ")), ("listed 3 entries", true), "{text}");
+    assert_eq!(
+        (said.as_str(), text.contains("cidr:10.1.2.0:0/24 ")),
+        ("listed 3 entries", true),
+        "{text}"
+    );
     let listed = c.command(r#"{"prefix": "osd blocklist ls", "format": "json"}"#).2;
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed[2]["range"], "[fd00::]:0/64");
@@ -636,21 +850,28 @@ fn the_full_flag_is_for_nobody_to_set_or_unset() {
     }
 }
 
-/// Every command that a monitor is told itself, by `ceph tell mon.a` or at its admin socket, besides those of the cluster.
+/// Every command that a monitor is told itself, by `ceph tell mon.a` or at its admin socket,
+/// besides those of the cluster.
 const TOLD: &[(&str, Does)] = &[
     (r#"{"prefix": "0"}"#, Nothing(TELLS)),
     (r#"{"prefix": "version"}"#, Nothing(TELLS)),
     (r#"{"prefix": "git_version"}"#, Nothing(TELLS)),
     (r#"{"prefix": "help"}"#, Nothing(TELLS)),
     (r#"{"prefix": "get_command_descriptions"}"#, Nothing(TELLS)),
-    (r#"{"prefix": "config set", "var": "debug_mon", "val": ["3/3"]}"#, Acts("the monitor's own settings")),
+    (
+        r#"{"prefix": "config set", "var": "debug_mon", "val": ["3/3"]}"#,
+        Acts("the monitor's own settings"),
+    ),
     (r#"{"prefix": "config get", "var": "debug_mon"}"#, Nothing(TELLS)),
     (r#"{"prefix": "config diff"}"#, Nothing(TELLS)),
     (r#"{"prefix": "config diff get", "var": "debug_mon"}"#, Nothing(TELLS)),
     (r#"{"prefix": "config help", "var": "debug_mon"}"#, Nothing(TELLS)),
     (r#"{"prefix": "config show"}"#, Nothing(TELLS)),
     (r#"{"prefix": "config unset", "var": "debug_mon"}"#, Acts("the monitor's own settings")),
-    (r#"{"prefix": "injectargs", "injected_args": ["--debug_mon=4/4"]}"#, Acts("the monitor's own settings")),
+    (
+        r#"{"prefix": "injectargs", "injected_args": ["--debug_mon=4/4"]}"#,
+        Acts("the monitor's own settings"),
+    ),
     (r#"{"prefix": "log flush"}"#, Nothing("daemons write their log unbuffered")),
     (r#"{"prefix": "log dump"}"#, Refused("no log here")),
     (r#"{"prefix": "log reopen"}"#, Refused("no log here")),
@@ -666,7 +887,10 @@ const TOLD: &[(&str, Does)] = &[
         r#"{"prefix": "add_bootstrap_peer_hint", "addr": "127.0.0.1:3300"}"#,
         Nothing("it says that a monitor in the table ignores it"),
     ),
-    (r#"{"prefix": "smart"}"#, Nothing("a device without an identity is not asked; one with an identity is refused")),
+    (
+        r#"{"prefix": "smart"}"#,
+        Nothing("a device without an identity is not asked; one with an identity is refused"),
+    ),
     (r#"{"prefix": "compact"}"#, Nothing("its log becomes a snapshot, of the same state")),
     (r#"{"prefix": "connection scores dump"}"#, Refused("votes alone")),
     (r#"{"prefix": "connection scores reset"}"#, Refused("votes alone")),
@@ -686,7 +910,8 @@ fn tell(c: &mut Cluster, text: &str) -> (i32, String, Bytes) {
     (r.result, r.status, r.output)
 }
 
-/// `ceph tell mon.a compact`: what was written since the last snapshot becomes one, and a monitor that starts on it has the same.
+/// `ceph tell mon.a compact`: what was written since the last snapshot becomes one, and a monitor
+/// that starts on it has the same.
 #[test]
 fn a_monitor_that_is_told_to_compact_writes_its_log_as_a_snapshot() {
     let mut c = cluster();
@@ -702,7 +927,8 @@ fn a_monitor_that_is_told_to_compact_writes_its_log_as_a_snapshot() {
     assert_eq!(c.stored.snapshot, snapshot);
 }
 
-/// What is told needs rights over the monitor alone, not those that a command about the cluster needs.
+/// What is told needs rights over the monitor alone, not those that a command about the cluster
+/// needs.
 #[test]
 fn no_command_about_the_cluster_is_told_to_a_monitor() {
     let mut c = cluster();
@@ -721,7 +947,10 @@ fn no_command_about_the_cluster_is_told_to_a_monitor() {
         r#"{"prefix": "status"}"#,
     ] {
         let (ret, rs, output) = tell(&mut c, cmd);
-        assert!(ret == -22 && output.is_empty() && rs.contains("without 'tell'"), "{cmd}: {ret} {rs}");
+        assert!(
+            ret == -22 && output.is_empty() && rs.contains("without 'tell'"),
+            "{cmd}: {ret} {rs}"
+        );
     }
     assert_eq!(lasting(&c), before);
     for cmd in ["mon_status", "quorum_status", "sessions", "version", "ops", "dump_historic_ops"] {
@@ -738,22 +967,35 @@ fn every_command_that_a_monitor_is_told_does_what_its_row_says() {
         let before = (settings(&mut c), lasting(&c));
         let (ret, rs, output) = tell(&mut c, command);
         let (own, all) = (before.0 != settings(&mut c), before.1 != lasting(&c));
-        let what = format!("{command}: {ret} {rs}; settings changed: {own}, the cluster's state: {all}");
+        let what =
+            format!("{command}: {ret} {rs}; settings changed: {own}, the cluster's state: {all}");
         match does {
             Acts(who) => assert!(ret == 0 && own && !all && !who.is_empty(), "{what}"),
             Nothing(why) => {
-                assert!(ret == 0 && !own && !all && !why.is_empty() && (*why != TELLS || !output.is_empty()), "{what}");
+                assert!(
+                    ret == 0
+                        && !own
+                        && !all
+                        && !why.is_empty()
+                        && (*why != TELLS || !output.is_empty()),
+                    "{what}"
+                );
             }
-            Refused(words) => assert!(ret == EOPNOTSUPP && rs.contains(words) && !own && !all, "{what}"),
+            Refused(words) => {
+                assert!(ret == EOPNOTSUPP && rs.contains(words) && !own && !all, "{what}")
+            }
         }
     }
     let (.., list) = tell(&mut c, r#"{"prefix": "get_command_descriptions"}"#);
     let list: Value = serde_json::from_slice(&list).unwrap();
-    let words = |d: &Value| d["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+    let words = |d: &Value| {
+        d["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+    };
     let clusters: BTreeSet<String> = spirula_mon::commands::specs().map(|s| s.prefix()).collect();
     let own: BTreeSet<String> =
         list.as_object().unwrap().values().map(words).filter(|w| !clusters.contains(w)).collect();
-    let rows =
-        TOLD.iter().map(|(c, _)| serde_json::from_str::<Value>(c).unwrap()["prefix"].as_str().unwrap().to_owned());
+    let rows = TOLD.iter().map(|(c, _)| {
+        serde_json::from_str::<Value>(c).unwrap()["prefix"].as_str().unwrap().to_owned()
+    });
     assert_eq!(rows.filter(|w| !clusters.contains(w)).collect::<BTreeSet<_>>(), own);
 }

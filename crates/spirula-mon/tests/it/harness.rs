@@ -7,7 +7,9 @@ use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MOsdMap
 use spirula_messages::cluster::control::{MgrBeacon, OsdBoot, PgsCreated};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer};
+use spirula_mon::{
+    InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer,
+};
 use spirula_quorum::{HardState, Persist};
 use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
 use std::collections::BTreeMap;
@@ -44,7 +46,12 @@ pub fn params(osds: i32) -> MkfsParams {
         osds: (0..osds).map(osd).collect(),
         failure_domain: "host".into(),
         defaults: [("osd_pool_default_size".to_owned(), osds.min(3).to_string())].into(),
-        pools: vec![InitialPool { name: "data".into(), pg_num: 8, size: 0, application: "rados".into() }],
+        pools: vec![InitialPool {
+            name: "data".into(),
+            pg_num: 8,
+            size: 0,
+            application: "rados".into(),
+        }],
         users: Default::default(),
         service_keys: Default::default(),
     }
@@ -67,8 +74,16 @@ impl Cluster {
         let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
         let snapshot = spirula_mon::mkfs(&params(osds), now).unwrap();
         let hard = HardState { term: 1, vote: 0, commit: 1 };
-        let stored =
-            Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0, marked: false };
+        let stored = Stored {
+            identity,
+            hard,
+            snapshot,
+            entries: vec![],
+            seq: 0,
+            log_stale: false,
+            log_end: 0,
+            marked: false,
+        };
         Self::on(stored, now)
     }
 
@@ -83,8 +98,15 @@ impl Cluster {
             boot: 1,
             entropy: seeded(),
         };
-        let mut c =
-            Self { mon: Mon::open(opening).unwrap(), now, set_by: 0, stored, next_conn: 1, tid: 0, osds: Vec::new() };
+        let mut c = Self {
+            mon: Mon::open(opening).unwrap(),
+            now,
+            set_by: 0,
+            stored,
+            next_conn: 1,
+            tid: 0,
+            osds: Vec::new(),
+        };
         let mut out = Vec::new();
         c.mon.start(c.time(), &mut out);
         c.settle(out);
@@ -144,7 +166,11 @@ impl Cluster {
     }
 
     /// Performs what [`Self::held`] gave; every entry that it proposes is looked at.
-    pub fn release(&mut self, out: Vec<MonEffect>, look: &mut dyn FnMut(&Persist)) -> Vec<(u64, Message)> {
+    pub fn release(
+        &mut self,
+        out: Vec<MonEffect>,
+        look: &mut dyn FnMut(&Persist),
+    ) -> Vec<(u64, Message)> {
         let (mut sent, mut todo) = (Vec::new(), std::collections::VecDeque::from(out));
         while let Some(e) = todo.pop_front() {
             match e {
@@ -201,7 +227,13 @@ impl Cluster {
         let conn = self.next_conn;
         self.next_conn += 1;
         let global_id = self.mon.new_global_id().unwrap();
-        let peer = Peer { kind, id: id.into(), global_id, addrs: addr(0), features: spirula_types::features::PACIFIC };
+        let peer = Peer {
+            kind,
+            id: id.into(),
+            global_id,
+            addrs: addr(0),
+            features: spirula_types::features::PACIFIC,
+        };
         self.event(MonEvent::SessionOpened { conn, peer });
         if kind == EntityType::Osd {
             self.osds.push((id.parse().unwrap(), conn));
@@ -211,7 +243,8 @@ impl Cluster {
 
     /// An OSD's process is gone: its connections are closed.
     pub fn hang_up(&mut self, osd: i32) {
-        let conns: Vec<u64> = self.osds.extract_if(.., |(o, _)| *o == osd).map(|(_, conn)| conn).collect();
+        let conns: Vec<u64> =
+            self.osds.extract_if(.., |(o, _)| *o == osd).map(|(_, conn)| conn).collect();
         for conn in conns {
             self.event(MonEvent::SessionClosed { conn });
         }
@@ -223,13 +256,24 @@ impl Cluster {
 
     /// A body sent over a connection; the messages that come back over it.
     pub fn ask<B: Body>(&mut self, conn: u64, body: B) -> Vec<Message> {
-        self.send(conn, body.into_message(0)).into_iter().filter(|(c, _)| *c == conn).map(|(_, m)| m).collect()
+        self.send(conn, body.into_message(0))
+            .into_iter()
+            .filter(|(c, _)| *c == conn)
+            .map(|(_, m)| m)
+            .collect()
     }
 
     /// The OSDs report all PGs of a pool as created.
     pub fn pgs_created(&mut self, pool: &str) {
         let id = self.mon.state().osdmap.pool_by_name(pool).unwrap();
-        let pgids = self.mon.state().creating.iter().filter(|(pg, _)| pg.pool == id).map(|(pg, _)| (*pg, 1)).collect();
+        let pgids = self
+            .mon
+            .state()
+            .creating
+            .iter()
+            .filter(|(pg, _)| pg.pool == id)
+            .map(|(pg, _)| (*pg, 1))
+            .collect();
         let conn = self.open(EntityType::Osd, "0");
         self.ask(conn, PgsCreated { osd: 0, pgids });
     }
@@ -284,7 +328,9 @@ impl Cluster {
         let mut sent = self.send(conn, c.into_message(self.tid));
         let mut turns = 0..100;
         let ack = loop {
-            let ack = sent.iter().find(|(c, m)| *c == conn && m.tid == self.tid && m.kind == MMonCommandAck::KIND);
+            let ack = sent
+                .iter()
+                .find(|(c, m)| *c == conn && m.tid == self.tid && m.kind == MMonCommandAck::KIND);
             if let Some((_, m)) = ack {
                 break MMonCommandAck::from_message(m).unwrap();
             }

@@ -4,11 +4,12 @@ use crate::harness::{Cluster, FSID, addr, beacon, map_epochs};
 use spirula_encoding::from_slice;
 use spirula_maps::{Incremental, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
+    MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp,
+    MPoolOpReply,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, PgCreateAsk,
-    PgCreateGrant, PgsCreated, PgsCreatedAck, Since, WHOLE_OSDMAP,
+    MgrBeacon, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck,
+    OsdPgTemp, PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck, Since, WHOLE_OSDMAP,
 };
 use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
@@ -24,7 +25,10 @@ fn bootstrap_of_a_client_is_answered_at_once() {
     assert_eq!((monmap.epoch, monmap.fsid, monmap.ranks), (1, FSID, vec!["a".to_owned()]));
     let config = MConfig::from_message(&c.subscribe(conn, "config", 0, false)[0]).unwrap().config;
     let names: Vec<&str> = config.keys().map(String::as_str).collect();
-    assert_eq!(names, ["mon_client_hunt_interval", "mon_client_ping_interval", "mon_client_ping_timeout"]);
+    assert_eq!(
+        names,
+        ["mon_client_hunt_interval", "mon_client_ping_interval", "mon_client_ping_timeout"]
+    );
     assert_eq!(c.subscribe(conn, "monmap", 0, false).len(), 1);
     assert_eq!(c.subscribe(conn, "mgrmap", 0, false).len(), 1);
     let (fulls, incs) = map_epochs(&c.subscribe(conn, "osdmap", 0, true));
@@ -38,10 +42,12 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
     let mut c = Cluster::new(3);
     let watcher = c.open(EntityType::Client, "x");
     let first = c.subscribe(watcher, "osdmap", 0, false);
-    let mut map: OsdMap = from_slice(&MOsdMap::from_message(&first[0]).unwrap().fulls[0].1).unwrap();
+    let mut map: OsdMap =
+        from_slice(&MOsdMap::from_message(&first[0]).unwrap().fulls[0].1).unwrap();
     for o in 0..3 {
         let conn = c.open(EntityType::Osd, &o.to_string());
-        let sent = c.send(conn, Cluster::first_boot_message(o, 6800 + 10 * o as u16).into_message(0));
+        let sent =
+            c.send(conn, Cluster::first_boot_message(o, 6800 + 10 * o as u16).into_message(0));
         for (_, m) in sent.iter().filter(|(to, _)| *to == watcher) {
             for (_, bytes) in MOsdMap::from_message(m).unwrap().incrementals {
                 let inc: Incremental = from_slice(&bytes).unwrap();
@@ -53,14 +59,17 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
     assert_eq!(&map, &**c.mon.state().osdmap);
 }
 
-/// They could not replicate to each other: it stays down, and who looks is told why. Alone it may come.
+/// They could not replicate to each other: it stays down, and who looks is told why. Alone it may
+/// come.
 #[test]
 fn an_osd_that_the_others_do_not_understand_stays_down() {
     let mut c = Cluster::new(3);
     let boot = |c: &mut Cluster, osd: i32, words: Option<&str>, version: &str| {
         let mut m = c.boot_message(osd, 6800 + 10 * osd as u16);
         m.metadata.insert("ceph_version".into(), version.into());
-        m.metadata.extend(words.map(|w| (spirula_messages::cluster::BETWEEN_OSDS.to_owned(), w.to_owned())));
+        m.metadata.extend(
+            words.map(|w| (spirula_messages::cluster::BETWEEN_OSDS.to_owned(), w.to_owned())),
+        );
         let conn = c.open(EntityType::Osd, &osd.to_string());
         c.ask(conn, m);
     };
@@ -136,14 +145,16 @@ fn pgs_are_granted_once_and_refused_after_creation() {
     // The pool stops being in creation with its last PG.
     let all = (0..8).map(|s| (PgId::new(1, s), 9)).collect();
     c.ask(osd2, PgsCreated { osd: 0, pgids: all });
-    let flags = c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"].clone();
+    let flags =
+        c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"].clone();
     assert_eq!(flags, "hashpspool");
 }
 
 #[test]
 fn once_a_newer_creation_is_granted_no_older_one_is_accepted() {
     let mut c = Cluster::up(3);
-    let (pg, asked) = (PgId::new(1, 0), |epoch| PgCreateAsk { osd: 0, pgids: [(PgId::new(1, 0), epoch)].into() });
+    let (pg, asked) =
+        (PgId::new(1, 0), |epoch| PgCreateAsk { osd: 0, pgids: [(PgId::new(1, 0), epoch)].into() });
     let osd = c.open(EntityType::Osd, "0");
     let grant = |r: &[Message]| PgCreateGrant::from_message(&r[0]).unwrap();
     assert_eq!(grant(&c.ask(osd, asked(5))).creations, [(pg, 5)].into());
@@ -239,7 +250,11 @@ fn beat(c: &mut Cluster, conns: &[u64], running: &[usize], tenths: u32) {
 
 /// Silent on every path for so long, where this many milliseconds are usual.
 fn unusual(reporter: i32, target: i32, ms: u64, usual: u32) -> OsdFailureReport {
-    OsdFailureReport { patience_ms: Since(usual), unheard_ms: Since(ms as u32), ..report(reporter, target, ms, false) }
+    OsdFailureReport {
+        patience_ms: Since(usual),
+        unheard_ms: Since(ms as u32),
+        ..report(reporter, target, ms, false)
+    }
 }
 
 #[test]
@@ -391,7 +406,10 @@ fn nobody_is_silent_for_the_time_since_it_was_said() {
         c.event(MonEvent::Tick);
         assert!(c.mon.state().osdmap.is_up(2), "{quick}");
         for reporter in [0, 1] {
-            c.ask(conns[reporter as usize], OsdFailureReport { alive: true, ..report(reporter, 2, 0, false) });
+            c.ask(
+                conns[reporter as usize],
+                OsdFailureReport { alive: true, ..report(reporter, 2, 0, false) },
+            );
         }
         beat(&mut c, &conns, &[0, 1], 20);
         assert!(c.mon.state().osdmap.is_up(2), "{quick}");
@@ -485,7 +503,10 @@ fn who_was_wrongly_down_gets_more_patience_and_loses_it_by_restarting() {
     c.tick(100);
     let x = boot(&mut c, 5);
     // Weight 0.3 of certainty and of 100 s.
-    assert!(x.laggy_interval == 30 && (x.laggy_probability as f64 / u32::MAX as f64 - 0.3).abs() < 1e-6, "{x:?}");
+    assert!(
+        x.laggy_interval == 30 && (x.laggy_probability as f64 / u32::MAX as f64 - 0.3).abs() < 1e-6,
+        "{x:?}"
+    );
     assert!(!silent(&mut c, 12_000), "4 s and nearly 9 s are its due");
     assert!(silent(&mut c, 13_000));
     let x = boot(&mut c, 0);
@@ -542,15 +563,21 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
     let client = c.open(EntityType::Client, "x");
     let idle = c.open(EntityType::Client, "y");
     let have = map_epochs(&c.subscribe(client, "osdmap", 0, true)).0[0];
-    // As a client does that looks for the monitors and its options: whatever comes besides is nothing that it knows.
+    // As a client does that looks for the monitors and its options: whatever comes besides is
+    // nothing that it knows.
     let anew = c.open(EntityType::Client, "z");
     for (what, start) in [("config", 0), ("monmap", 1), ("mgrmap", 1)] {
         c.subscribe(anew, what, start, false);
     }
     let conn = c.open(EntityType::Osd, "0");
     let told = |sent: &[(u64, Message)], who| {
-        let of = |m: &Message| MOsdMap::from_message(m).map(|m| m.incrementals.into_iter().map(|(e, _)| e)).unwrap();
-        sent.iter().filter(|(to, m)| *to == who && m.kind == MOsdMap::KIND).flat_map(|(_, m)| of(m)).collect::<Vec<_>>()
+        let of = |m: &Message| {
+            MOsdMap::from_message(m).map(|m| m.incrementals.into_iter().map(|(e, _)| e)).unwrap()
+        };
+        sent.iter()
+            .filter(|(to, m)| *to == who && m.kind == MOsdMap::KIND)
+            .flat_map(|(_, m)| of(m))
+            .collect::<Vec<_>>()
     };
     c.hang_up(1);
     // An epoch in which nobody goes is not worth a word.
@@ -596,7 +623,10 @@ fn one_that_says_that_ports_refuse_takes_nobody_who_is_connected() {
     let conns: Vec<u64> = (0..4).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
     for s in 0..5 {
         for of in 1..4 {
-            c.ask(conns[0], OsdFailureReport { gone: true, waiting: 3, ..report(0, of, 1_000 * s, true) });
+            c.ask(
+                conns[0],
+                OsdFailureReport { gone: true, waiting: 3, ..report(0, of, 1_000 * s, true) },
+            );
         }
         c.tick(1);
     }
@@ -628,15 +658,20 @@ fn destroyed_osd_comes_up_only_as_a_new_one() {
     let mut c = Cluster::up(3);
     c.command(r#"{"prefix": "osd down", "ids": ["2"], "definitely_dead": true}"#);
     assert!(!c.mon.state().osdmap.is_up(2));
-    let (result, status, _) =
-        c.command(r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#);
+    let (result, status, _) = c.command(
+        r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#,
+    );
     assert_eq!(result, 0, "{status}");
     c.boot(2);
     assert!(!c.mon.state().osdmap.is_up(2));
-    let said = c.command(r#"{"prefix": "log last", "num": 20}"#).2.contains("osd.2 may not come up: it was destroyed");
+    let said = c
+        .command(r#"{"prefix": "log last", "num": 20}"#)
+        .2
+        .contains("osd.2 may not come up: it was destroyed");
     assert!(said, "it is said in the cluster's log");
     let uuid = Cluster::first_boot_message(2, 6820).uuid;
-    let (result, status, _) = c.command(&format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": 2}}"#));
+    let (result, status, _) =
+        c.command(&format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": 2}}"#));
     assert_eq!(result, 0, "{status}");
     c.boot(2);
     assert!(c.mon.state().osdmap.is_up(2));
@@ -651,11 +686,16 @@ fn osd_that_boots_anew_is_seen_down_in_between() {
     c.ask(conn, boot);
     let now = &c.mon.state().osdmap;
     assert_eq!(now.epoch, before + 2);
-    assert!(now.is_up(1) && now.info(1).unwrap().up_from == before + 2 && now.info(1).unwrap().down_at == before + 1);
+    assert!(
+        now.is_up(1)
+            && now.info(1).unwrap().up_from == before + 2
+            && now.info(1).unwrap().down_at == before + 1
+    );
 }
 
-/// A monitor that forwards may have kept what an OSD said before it was started anew. Nobody is at the addresses of then any more, and
-/// that its process has gone is said of the one before: what is up holds its read leases.
+/// A monitor that forwards may have kept what an OSD said before it was started anew. Nobody is at
+/// the addresses of then any more, and that its process has gone is said of the one before: what is
+/// up holds its read leases.
 #[test]
 fn what_an_osd_said_before_it_was_up_last_comes_too_late() {
     let mut c = Cluster::up(3);
@@ -666,7 +706,13 @@ fn what_an_osd_said_before_it_was_up_last_comes_too_late() {
     c.ask(conns[1], boot);
     let of = |c: &Cluster| {
         let map = &c.mon.state().osdmap;
-        (map.epoch, map.is_up(1), map.addrs(1).unwrap().client.clone(), *map.info(1).unwrap(), *map.xinfo(1).unwrap())
+        (
+            map.epoch,
+            map.is_up(1),
+            map.addrs(1).unwrap().client.clone(),
+            *map.info(1).unwrap(),
+            *map.xinfo(1).unwrap(),
+        )
     };
     let now = of(&c);
     assert!(now.1 && now.2 == addr(7000), "{now:?}");
@@ -685,12 +731,14 @@ fn what_an_osd_said_before_it_was_up_last_comes_too_late() {
     c.ask(conns[1], late);
     assert_eq!(of(&c), now, "nothing is at its addresses");
     // What it says by a map of its last life counts.
-    let boot = OsdBoot { newest_map: now.3.up_from, was_up: now.3.up_from, ..c.boot_message(1, 7000) };
+    let boot =
+        OsdBoot { newest_map: now.3.up_from, was_up: now.3.up_from, ..c.boot_message(1, 7000) };
     c.ask(conns[1], boot);
     assert!(c.mon.state().osdmap.is_up(1));
 }
 
-/// The boots of two processes come at once: which of them is the later one shows when it is known since when the other is up.
+/// The boots of two processes come at once: which of them is the later one shows when it is known
+/// since when the other is up.
 #[test]
 fn of_two_boots_of_one_moment_the_later_stays() {
     for late_first in [false, true] {
@@ -710,8 +758,13 @@ fn of_two_boots_of_one_moment_the_later_stays() {
             out.extend(c.held(MonEvent::Message { conn, message: boot.into_message(0) }));
         }
         c.release(out, &mut |_| {});
-        let at = |c: &Cluster, port| c.mon.state().osdmap.addrs(1).is_some_and(|a| a.client == addr(port));
-        assert!(c.mon.state().osdmap.is_up(1) && at(&c, if late_first { 6900 } else { 7000 }), "{late_first}");
+        let at = |c: &Cluster, port| {
+            c.mon.state().osdmap.addrs(1).is_some_and(|a| a.client == addr(port))
+        };
+        assert!(
+            c.mon.state().osdmap.is_up(1) && at(&c, if late_first { 6900 } else { 7000 }),
+            "{late_first}"
+        );
         // It says so again, each half second, with the maps that it gets.
         let again = OsdBoot { newest_map: c.mon.state().osdmap.epoch, ..boot };
         c.ask(conn, again);
@@ -756,16 +809,24 @@ fn a_temporary_acting_set_and_its_end_have_the_primary_on_record_at_once() {
     let pg = PgId::new(1, 0);
     let home = c.mon.state().osdmap.pg_to_up_acting(pg).acting;
     let away: Vec<i32> = home.iter().rev().copied().collect();
-    for (leads, want, primary) in [(home[0], away.clone(), away[0]), (away[0], Vec::new(), home[0])] {
+    for (leads, want, primary) in [(home[0], away.clone(), away[0]), (away[0], Vec::new(), home[0])]
+    {
         let conn = c.open(EntityType::Osd, &leads.to_string());
         let before = c.mon.state().osdmap.clone();
         let ask = OsdPgTemp { osd: leads, epoch: before.epoch, pgs: BTreeMap::from([(pg, want)]) };
         c.ask(conn, ask.clone());
         let map = &c.mon.state().osdmap;
-        assert_eq!((map.epoch, map.pg_to_up_acting(pg).acting_primary), (before.epoch + 1, primary));
+        assert_eq!(
+            (map.epoch, map.pg_to_up_acting(pg).acting_primary),
+            (before.epoch + 1, primary)
+        );
         for o in map.osds() {
             let was = before.info(o).unwrap().up_thru;
-            assert_eq!(map.info(o).unwrap().up_thru, if o == primary { map.epoch } else { was }, "osd.{o}");
+            assert_eq!(
+                map.info(o).unwrap().up_thru,
+                if o == primary { map.epoch } else { was },
+                "osd.{o}"
+            );
         }
         let epoch = map.epoch;
         c.ask(conn, ask);
@@ -804,13 +865,16 @@ fn manager_becomes_active_and_its_commands_are_listed() {
     let conn = c.open(EntityType::Mgr, "x");
     let beacon = MgrBeacon {
         modules: vec!["status".into()],
-        commands: vec![r#"{"sig":["pg","stat"],"help":"h","module":"pg","perm":"r","flags":8}"#.into()],
+        commands: vec![
+            r#"{"sig":["pg","stat"],"help":"h","module":"pg","perm":"r","flags":8}"#.into(),
+        ],
         ..beacon(4200, "x")
     };
     c.ask(conn, beacon.clone());
     let map = &c.mon.state().mgrmap;
     assert_eq!((map.active_gid, map.available, map.active_name.as_str()), (4200, true, "x"));
-    let list: serde_json::Value = serde_json::from_str(&c.ok(r#"{"prefix": "get_command_descriptions"}"#)).unwrap();
+    let list: serde_json::Value =
+        serde_json::from_str(&c.ok(r#"{"prefix": "get_command_descriptions"}"#)).unwrap();
     assert_eq!(list["cmd000"]["sig"], serde_json::json!(["pg", "stat"]));
     // Without beacons it is given up.
     c.tick(31);
@@ -886,7 +950,8 @@ fn global_ids_never_repeat_across_restarts() {
     }
 }
 
-/// A host that was cut off lives, and was not marked down for nothing: the next cut is as short for its clients as the first.
+/// A host that was cut off lives, and was not marked down for nothing: the next cut is as short for
+/// its clients as the first.
 #[test]
 fn who_was_cut_off_gets_no_more_patience() {
     let mut c = Cluster::up(3);
@@ -917,15 +982,20 @@ fn garbage_messages_are_ignored() {
     let conn = c.open(EntityType::Osd, "0");
     for kind in (0..120).chain(0x5300..0x5330).chain(0x700..0x70b) {
         for len in [0usize, 1, 7, 30] {
-            let m = spirula_messages::Message { kind, version: 1, front: vec![0xff; len].into(), ..Default::default() };
+            let m = spirula_messages::Message {
+                kind,
+                version: 1,
+                front: vec![0xff; len].into(),
+                ..Default::default()
+            };
             c.send(conn, m);
         }
     }
     assert_eq!(c.mon.state().osdmap.epoch, 2);
 }
 
-/// Three hosts with an OSD each, and a pool of three copies of which two must be there. 0 and 1 say of each other that they
-/// are silent, and 2 says nothing.
+/// Three hosts with an OSD each, and a pool of three copies of which two must be there. 0 and 1 say
+/// of each other that they are silent, and 2 says nothing.
 fn a_pair() -> (Cluster, Vec<u64>) {
     let mut c = Cluster::up(3);
     let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
@@ -947,7 +1017,12 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
     assert_eq!(map.xinfo(0).unwrap().dead_epoch, 0, "it lives");
     // It asks to come back, and hears what it heard before.
     let newest_map = map.epoch;
-    let back = |unheard| OsdBoot { was_up: 5, unheard, newest_map, ..Cluster::first_boot_message(0, 6800) };
+    let back = |unheard| OsdBoot {
+        was_up: 5,
+        unheard,
+        newest_map,
+        ..Cluster::first_boot_message(0, 6800)
+    };
     // Its PGs have seen that it is down: nobody need wait for the read leases that it held.
     let (down_at, stamp) = (map.info(0).unwrap().down_at, map.xinfo(0).unwrap().down_stamp);
     let dead = |c: &Cluster| c.mon.state().osdmap.xinfo(0).unwrap().dead_epoch;
@@ -963,7 +1038,10 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
         assert!(c.mon.state().osdmap.is_down(0));
     }
     let detail = c.ok(r#"{"prefix": "health", "detail": "detail"}"#);
-    assert!(detail.contains("OSD_PAIR_UNREACHABLE: osd.0 and osd.1 do not hear each other"), "{detail}");
+    assert!(
+        detail.contains("OSD_PAIR_UNREACHABLE: osd.0 and osd.1 do not hear each other"),
+        "{detail}"
+    );
     assert!(detail.contains("osd.0 is kept out until it hears all that are up"), "{detail}");
     let log = c.ok(r#"{"prefix": "log last"}"#);
     assert!(log.contains("osd.0 marked down: it and osd.1 have not heard each other for"), "{log}");
@@ -973,12 +1051,17 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
         c.tick(1);
     }
     assert!(c.mon.state().osdmap.is_up(0));
-    assert_eq!(c.mon.state().osdmap.xinfo(0).unwrap().laggy_probability, 0, "it was not marked down for nothing");
+    assert_eq!(
+        c.mon.state().osdmap.xinfo(0).unwrap().laggy_probability,
+        0,
+        "it was not marked down for nothing"
+    );
     let health = c.ok(r#"{"prefix": "health"}"#);
     assert!(!health.contains("hear"), "{health}");
 }
 
-/// A third that says of both that it has only just begun to miss them, again and again, leaves the decision to nobody.
+/// A third that says of both that it has only just begun to miss them, again and again, leaves the
+/// decision to nobody.
 #[test]
 fn a_word_that_is_too_young_does_not_keep_a_pair_whole() {
     let (mut c, conns) = a_pair();
@@ -1024,7 +1107,12 @@ fn who_was_up_and_hears_not_all_waits_unless_it_is_needed() {
     let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
     c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
     let newest_map = c.mon.state().osdmap.epoch;
-    let back = |unheard| OsdBoot { was_up: 5, unheard, newest_map, ..Cluster::first_boot_message(1, 6810) };
+    let back = |unheard| OsdBoot {
+        was_up: 5,
+        unheard,
+        newest_map,
+        ..Cluster::first_boot_message(1, 6810)
+    };
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_down(1), "PGs go on without it, and would not with it");
     c.hang_up(2);

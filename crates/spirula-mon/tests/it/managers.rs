@@ -9,19 +9,22 @@ use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
 use spirula_types::EntityType;
 
-const COMMAND: &str = r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
+const COMMAND: &str =
+    r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
 
 /// One that has a command.
 fn able(gid: u64, name: &str) -> MgrBeacon {
     MgrBeacon { commands: vec![COMMAND.to_owned()], ..beacon(gid, name) }
 }
 
-/// While no manager is active, and after the monitor started again, clients are told of the managers' commands: they
-/// wait for one. They were told that there is no such command.
+/// While no manager is active, and after the monitor started again, clients are told of the
+/// managers' commands: they wait for one. They were told that there is no such command.
 #[test]
 fn commands_of_managers_are_known_while_there_is_none() {
     let mut c = Cluster::up(1);
-    let known = |c: &mut Cluster| c.ok(r#"{"prefix": "get_command_descriptions"}"#).contains(r#"["pg","stat"]"#);
+    let known = |c: &mut Cluster| {
+        c.ok(r#"{"prefix": "get_command_descriptions"}"#).contains(r#"["pg","stat"]"#)
+    };
     assert!(!known(&mut c));
     let conn = c.open(EntityType::Mgr, "x");
     c.ask(conn, able(4200, "x"));
@@ -33,8 +36,8 @@ fn commands_of_managers_are_known_while_there_is_none() {
     assert!(known(&mut again));
 }
 
-/// A standby takes over within 5 s, whether the active one's connection is gone or it only fell silent; a manager that
-/// nobody can replace is given more time.
+/// A standby takes over within 5 s, whether the active one's connection is gone or it only fell
+/// silent; a manager that nobody can replace is given more time.
 #[test]
 fn a_standby_takes_over_within_five_seconds() {
     for closed in [true, false] {
@@ -90,11 +93,17 @@ fn asked(tid: u64, cmd: &serde_json::Value) -> Message {
 
 /// What the manager was asked.
 fn runs(sent: &[(u64, Message)], mgr: u64) -> Vec<MgrRun> {
-    sent.iter().filter(|(to, _)| *to == mgr).filter_map(|(_, m)| MgrRun::from_message(m).ok()).collect()
+    sent.iter()
+        .filter(|(to, _)| *to == mgr)
+        .filter_map(|(_, m)| MgrRun::from_message(m).ok())
+        .collect()
 }
 
 fn acks(sent: &[(u64, Message)], conn: u64) -> Vec<MMonCommandAck> {
-    sent.iter().filter(|(to, _)| *to == conn).filter_map(|(_, m)| MMonCommandAck::from_message(m).ok()).collect()
+    sent.iter()
+        .filter(|(to, _)| *to == conn)
+        .filter_map(|(_, m)| MMonCommandAck::from_message(m).ok())
+        .collect()
 }
 
 fn ran(run: &MgrRun, result: i32, output: &str) -> MgrRan {
@@ -102,7 +111,8 @@ fn ran(run: &MgrRun, result: i32, output: &str) -> MgrRan {
     MgrRan { boot, id, result, status: "said".into(), output: output.to_owned().into() }
 }
 
-/// As librados' `mon_command` is used by exporters: the manager runs it, the monitor hands its answer back.
+/// As librados' `mon_command` is used by exporters: the manager runs it, the monitor hands its
+/// answer back.
 #[test]
 fn a_command_of_the_managers_is_run_by_it_and_answered_by_the_monitor() {
     let mut c = Cluster::up(1);
@@ -121,7 +131,10 @@ fn a_command_of_the_managers_is_run_by_it_and_answered_by_the_monitor() {
     assert!(acks(&c.send(mgr, old.into_message(0)), client).is_empty());
     let sent = c.send(mgr, ran(run, -22, "out").into_message(0));
     let [ack] = &acks(&sent, client)[..] else { panic!("{sent:?}") };
-    assert_eq!((ack.result, &ack.status[..], &ack.output[..], &ack.cmd), (-22, "said", &b"out"[..], &run.cmd));
+    assert_eq!(
+        (ack.result, &ack.status[..], &ack.output[..], &ack.cmd),
+        (-22, "said", &b"out"[..], &run.cmd)
+    );
     assert!(sent.iter().any(|(to, m)| *to == client && m.tid == 3));
     assert!(acks(&c.send(mgr, ran(run, 0, "again").into_message(0)), client).is_empty());
     // What no manager serves is refused by the monitor, and what is so already granted.
@@ -141,7 +154,10 @@ fn commands_go_to_the_connection_over_which_the_manager_says_that_it_runs() {
     assert_eq!((runs(&sent, mgr).len(), runs(&sent, watcher).len()), (1, 0));
     // That one goes away, and nothing happens.
     c.event(MonEvent::SessionClosed { conn: watcher });
-    assert_eq!(acks(&c.send(mgr, ran(&runs(&sent, mgr)[0], 0, "out").into_message(0)), client).len(), 1);
+    assert_eq!(
+        acks(&c.send(mgr, ran(&runs(&sent, mgr)[0], 0, "out").into_message(0)), client).len(),
+        1
+    );
     // A new session is its own once it says so over that.
     let anew = c.open(EntityType::Mgr, "x");
     c.ask(anew, able(4200, "x"));
@@ -164,7 +180,8 @@ fn a_manager_is_replaced_early_only_where_its_own_connection_closed() {
     }
 }
 
-/// Whoever takes over is asked what the manager before it was, and who finds none is told so in the end.
+/// Whoever takes over is asked what the manager before it was, and who finds none is told so in the
+/// end.
 #[test]
 fn a_command_waits_for_a_manager_and_not_for_ever() {
     let mut c = Cluster::up(1);
@@ -206,7 +223,11 @@ fn commands_that_wait_for_the_manager_are_bounded() {
         at_once.extend(runs(&sent, mgr));
         refused += acks(&sent, client).iter().filter(|a| a.result == -11).count();
     }
-    assert!(at_once.len() <= 4 && refused > 200, "{} with the manager, {refused} refused", at_once.len());
+    assert!(
+        at_once.len() <= 4 && refused > 200,
+        "{} with the manager, {refused} refused",
+        at_once.len()
+    );
     // All that were taken are answered, one after the other.
     let mut answered = 0;
     while let Some(run) = at_once.pop() {
@@ -222,8 +243,8 @@ fn commands_that_wait_for_the_manager_are_bounded() {
     assert!(c.send(mgr, ran(&run, 0, "out").into_message(0)).iter().all(|(to, _)| *to != client));
 }
 
-/// A few at a time are with the manager, whoever asked and has left since; who has least there goes first, and what is not answered waits
-/// behind the others before it is asked again.
+/// A few at a time are with the manager, whoever asked and has left since; who has least there goes
+/// first, and what is not answered waits behind the others before it is asked again.
 #[test]
 fn clients_take_turns_with_the_manager() {
     let mut c = Cluster::up(1);
@@ -232,7 +253,8 @@ fn clients_take_turns_with_the_manager() {
     let [many, left, few] = [(); 3].map(|()| c.open(EntityType::Client, "admin"));
     let cmd = |who: &str, n: u64| json!({"prefix": "pg stat", "who": format!("{who} {n}")});
     let whose = |runs: &[MgrRun]| -> Vec<String> {
-        let args = runs.iter().map(|r| serde_json::from_str::<serde_json::Value>(&r.cmd[0]).unwrap());
+        let args =
+            runs.iter().map(|r| serde_json::from_str::<serde_json::Value>(&r.cmd[0]).unwrap());
         args.map(|a| a["who"].as_str().unwrap().to_owned()).collect()
     };
     // Four are with the manager, and those who asked for them leave.
@@ -243,7 +265,10 @@ fn clients_take_turns_with_the_manager() {
     assert_eq!(working.len(), 4);
     c.event(MonEvent::SessionClosed { conn: left });
     for n in 1..=6 {
-        assert!(runs(&c.send(many, asked(n, &cmd("many", n))), mgr).is_empty(), "it works on what they wanted");
+        assert!(
+            runs(&c.send(many, asked(n, &cmd("many", n))), mgr).is_empty(),
+            "it works on what they wanted"
+        );
     }
     assert!(runs(&c.send(few, asked(1, &cmd("few", 1))), mgr).is_empty());
     let mut next = Vec::new();
@@ -259,9 +284,14 @@ fn clients_take_turns_with_the_manager() {
         again.extend(runs(&c.event(MonEvent::Tick), mgr));
     }
     let order = whose(&again);
-    let place = |who: &str| order.iter().position(|w| w == who).unwrap_or_else(|| panic!("{who}: {order:?}"));
+    let place = |who: &str| {
+        order.iter().position(|w| w == who).unwrap_or_else(|| panic!("{who}: {order:?}"))
+    };
     for waited in ["many 4", "many 5", "many 6"] {
-        assert!(["many 1", "many 2", "many 3"].iter().all(|sent| place(waited) < place(sent)), "{order:?}");
+        assert!(
+            ["many 1", "many 2", "many 3"].iter().all(|sent| place(waited) < place(sent)),
+            "{order:?}"
+        );
     }
     // What those had done who left is not counted for ever, though it was never answered.
     let gone = c.open(EntityType::Client, "admin");
@@ -277,7 +307,8 @@ fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {
     let mut c = Cluster::up(1);
     let mgr = c.open(EntityType::Mgr, "x");
     c.ask(mgr, able(4200, "x"));
-    let asker = CarriedPeer { kind: 8, id: "manila".into(), global_id: 4711, addrs: addr(0), features: 0 };
+    let asker =
+        CarriedPeer { kind: 8, id: "manila".into(), global_id: 4711, addrs: addr(0), features: 0 };
     let run = |id: u64, cmd: serde_json::Value| MonRun {
         id,
         asker: asker.clone(),
@@ -286,8 +317,11 @@ fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {
         input: bytes::Bytes::new(),
     };
     let answer = |sent: Vec<(u64, Message)>| {
-        let all: Vec<MonRan> =
-            sent.iter().filter(|(to, _)| *to == mgr).filter_map(|(_, m)| MonRan::from_message(m).ok()).collect();
+        let all: Vec<MonRan> = sent
+            .iter()
+            .filter(|(to, _)| *to == mgr)
+            .filter_map(|(_, m)| MonRan::from_message(m).ok())
+            .collect();
         let [one] = &all[..] else { panic!("{all:?}") };
         one.clone()
     };
@@ -298,11 +332,15 @@ fn what_monitors_do_for_a_managers_client_is_done_once_and_in_his_name() {
     let epoch = c.mon.state().fsmap.epoch;
     let again = answer(c.send(mgr, create.into_message(5)));
     assert_eq!((again.id, again.result, c.mon.state().fsmap.epoch), (7, 0, epoch));
-    let listed = answer(c.send(mgr, run(8, json!({"prefix": "fs volume ls", "format": "json"})).into_message(6)));
+    let listed = answer(
+        c.send(mgr, run(8, json!({"prefix": "fs volume ls", "format": "json"})).into_message(6)),
+    );
     assert_eq!(&listed.output[..], br#"[{"name":"v"}]"#);
     let audit = c.ok(r#"{"prefix": "log last", "num": 20, "channel": "audit", "level": "info"}"#);
-    let said = r#"entity='client.manila' cmd='[{"prefix":"fs volume create","name":"v"}]': finished"#;
+    let said =
+        r#"entity='client.manila' cmd='[{"prefix":"fs volume create","name":"v"}]': finished"#;
     assert!(audit.contains(said), "{audit}");
-    let no = answer(c.send(mgr, run(9, json!({"prefix": "osd out", "ids": ["0"]})).into_message(7)));
+    let no =
+        answer(c.send(mgr, run(9, json!({"prefix": "osd out", "ids": ["0"]})).into_message(7)));
     assert_eq!((no.id, no.result), (9, -13));
 }

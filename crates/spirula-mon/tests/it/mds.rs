@@ -1,4 +1,5 @@
-//! Metadata servers and file systems: who serves which rank, and that nobody acts on what was not agreed on.
+//! Metadata servers and file systems: who serves which rank, and that nobody acts on what was not
+//! agreed on.
 
 use crate::harness::{Cluster, FSID, addr};
 use proptest::prelude::*;
@@ -26,7 +27,8 @@ pub struct Server {
     epoch: u32,
     pub seq: u64,
     pub alive: bool,
-    /// It said of a rank that it was to stop that it has: what it held is written, and it needs no fence.
+    /// It said of a rank that it was to stop that it has: what it held is written, and it needs no
+    /// fence.
     left: bool,
 }
 
@@ -54,7 +56,9 @@ impl Server {
     /// The state it goes on to by itself.
     fn next_state(&self) -> i32 {
         match self.state {
-            state::CREATING | state::STARTING | state::REJOIN | state::CLIENTREPLAY => state::ACTIVE,
+            state::CREATING | state::STARTING | state::REJOIN | state::CLIENTREPLAY => {
+                state::ACTIVE
+            }
             state::REPLAY | state::RESOLVE => state::RECONNECT,
             state::RECONNECT => state::REJOIN,
             state::STOPPING => state::STOPPED,
@@ -62,7 +66,8 @@ impl Server {
         }
     }
 
-    /// Does what the maps and echoes among `sent` say; true if there was an echo of its last beacon.
+    /// Does what the maps and echoes among `sent` say; true if there was an echo of its last
+    /// beacon.
     fn read(&mut self, sent: &[(u64, Message)]) -> bool {
         let mut echoed = false;
         for m in sent.iter().filter(|(c, _)| *c == self.conn).map(|(_, m)| m) {
@@ -96,7 +101,9 @@ impl Servers {
     }
 
     pub fn fs_new(&mut self) {
-        self.c.ok(&json!({"prefix": "fs new", "fs_name": "fs", "metadata": "meta", "data": "more"}).to_string());
+        self.c
+            .ok(&json!({"prefix": "fs new", "fs_name": "fs", "metadata": "meta", "data": "more"})
+                .to_string());
         self.sync();
     }
 
@@ -174,7 +181,8 @@ impl Servers {
     }
 
     fn set(&mut self, var: &str, val: &str) {
-        self.c.ok(&json!({"prefix": "fs set", "fs_name": "fs", "var": var, "val": val}).to_string());
+        self.c
+            .ok(&json!({"prefix": "fs set", "fs_name": "fs", "var": var, "val": val}).to_string());
         self.sync();
     }
 
@@ -185,7 +193,8 @@ impl Servers {
     }
 }
 
-/// A new file system gets its rank from a standby, its pools say whose they are, and clients hear of it.
+/// A new file system gets its rank from a standby, its pools say whose they are, and clients hear
+/// of it.
 #[test]
 fn a_new_file_system_is_served_by_a_standby() {
     let mut s = Servers::new();
@@ -209,7 +218,8 @@ fn a_new_file_system_is_served_by_a_standby() {
     assert_eq!(m.standby_count_wanted, 1, "there was a standby, so one is missed");
 }
 
-/// Who is silent for the grace is replaced, and fenced in the commit that takes its rank away; the map says from when on.
+/// Who is silent for the grace is replaced, and fenced in the commit that takes its rank away; the
+/// map says from when on.
 #[test]
 fn a_silent_server_is_fenced_and_replaced() {
     let mut s = Servers::new();
@@ -230,7 +240,14 @@ fn a_silent_server_is_fenced_and_replaced() {
         fenced.contains_key(&fenced_as(addr(7001).0[0])),
         "the former one cannot write in the epoch that the next one waits for"
     );
-    assert!(!s.c.mon.state().osdmap_at(epoch - 1).unwrap().blocklist.contains_key(&fenced_as(addr(7001).0[0])));
+    assert!(
+        !s.c.mon
+            .state()
+            .osdmap_at(epoch - 1)
+            .unwrap()
+            .blocklist
+            .contains_key(&fenced_as(addr(7001).0[0]))
+    );
     s.run(4);
     assert_eq!((s.state_of(0), s.all[b].state), (Some(("b".into(), state::ACTIVE)), state::ACTIVE));
     assert_eq!(s.health(), ["MDS_INSUFFICIENT_STANDBY"]);
@@ -258,7 +275,8 @@ fn nobody_hears_of_a_map_before_it_is_agreed_on() {
     assert_eq!(kinds, [MMdsMap::KIND, MMdsBeacon::KIND], "the map first");
 }
 
-/// The grace begins anew with a monitor that starts or leads: healthy servers keep their ranks, and states are not lost.
+/// The grace begins anew with a monitor that starts or leads: healthy servers keep their ranks, and
+/// states are not lost.
 #[test]
 fn another_leader_fails_nobody_over() {
     let mut s = Servers::new();
@@ -289,7 +307,8 @@ fn a_monitor_that_stood_still_fails_nobody_over() {
     assert_eq!(s.fs().standby_daemons.len(), 1);
 }
 
-/// With nobody to take it over, a rank stays with its server, which is called laggy, until it speaks again.
+/// With nobody to take it over, a rank stays with its server, which is called laggy, until it
+/// speaks again.
 #[test]
 fn a_server_that_nobody_can_replace_keeps_its_rank() {
     let mut s = Servers::new();
@@ -348,7 +367,8 @@ fn followers_take_over() {
     s.run(3);
     s.set("allow_standby_replay", "true");
     s.run(1);
-    let follower = s.all.iter().find(|x| x.state == state::STANDBY_REPLAY).map(|x| x.name.clone()).unwrap();
+    let follower =
+        s.all.iter().find(|x| x.state == state::STANDBY_REPLAY).map(|x| x.name.clone()).unwrap();
     assert!(s.c.ok(r#"{"prefix": "status"}"#).contains("1/1 daemons up, 1 standby, 1 hot standby"));
     s.all[a].alive = false;
     s.run(20);
@@ -372,7 +392,8 @@ fn a_damaged_rank_waits_for_a_word() {
     assert_eq!(s.state_of(0), Some(("b".into(), state::ACTIVE)));
 }
 
-/// A wish of one that has not seen the newest map, or that may not be, changes nothing; a name of another is not heard.
+/// A wish of one that has not seen the newest map, or that may not be, changes nothing; a name of
+/// another is not heard.
 #[test]
 fn wishes_out_of_turn_change_nothing() {
     let mut s = Servers::new();
@@ -396,7 +417,8 @@ fn wishes_out_of_turn_change_nothing() {
     assert_eq!(s.state_of(0).unwrap().1, state::CREATING);
 }
 
-/// One that starts again under its name takes the place of its former self, whose address is fenced.
+/// One that starts again under its name takes the place of its former self, whose address is
+/// fenced.
 #[test]
 fn a_server_that_starts_again_replaces_itself() {
     let mut s = Servers::new();
@@ -447,18 +469,22 @@ fn a_file_system_goes_only_when_it_is_failed() {
     s.run(2);
     let refused = |s: &mut Servers, cmd: &Value| s.c.command(&cmd.to_string()).0;
     s.c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
-    let rm_pool =
-        json!({"prefix": "osd pool rm", "pool": "meta", "pool2": "meta", "yes_i_really_really_mean_it": true});
+    let rm_pool = json!({"prefix": "osd pool rm", "pool": "meta", "pool2": "meta", "yes_i_really_really_mean_it": true});
     assert_eq!(refused(&mut s, &rm_pool), -16);
     let rm = json!({"prefix": "fs rm", "fs_name": "fs", "yes_i_really_mean_it": true});
     assert_eq!(refused(&mut s, &rm), -22);
     let (_, said, _) = s.c.command(r#"{"prefix": "fs fail", "fs_name": "fs"}"#);
-    assert_eq!(said, "fs marked not joinable; MDS cannot join the cluster. All MDS ranks marked failed.");
+    assert_eq!(
+        said,
+        "fs marked not joinable; MDS cannot join the cluster. All MDS ranks marked failed."
+    );
     assert_eq!(s.health(), ["FS_DEGRADED", "FS_WITH_FAILED_MDS", "MDS_ALL_DOWN"]);
     s.start("b");
     s.run(2);
     assert_eq!(s.state_of(0), None, "nobody may join");
-    assert!(s.c.ok(r#"{"prefix": "status"}"#).contains("mds: 0/1 daemons up (1 failed), 1 standby"));
+    assert!(
+        s.c.ok(r#"{"prefix": "status"}"#).contains("mds: 0/1 daemons up (1 failed), 1 standby")
+    );
     assert_eq!(refused(&mut s, &rm), 0);
     assert_eq!(refused(&mut s, &rm), 0, "what is not there is removed");
     assert!(s.fs().filesystems.is_empty());
@@ -471,20 +497,26 @@ fn clients_are_authorized_for_directories() {
     let mut s = Servers::new();
     s.fs_new();
     let cmd = |caps: &[&str]| {
-        json!({"prefix": "fs authorize", "filesystem": "fs", "entity": "client.foo", "caps": caps}).to_string()
+        json!({"prefix": "fs authorize", "filesystem": "fs", "entity": "client.foo", "caps": caps})
+            .to_string()
     };
     let first = s.c.ok(&cmd(&["/", "rw", "/dir", "rwps"]));
     assert!(first.starts_with("[client.foo]\n\tkey = "), "{first}");
     assert_eq!(s.c.ok(&cmd(&["/", "rw", "/dir", "rwps"])), first);
     assert_eq!(s.c.command(&cmd(&["/", "r"])).0, -22);
     let got = s.c.ok(r#"{"prefix": "auth get", "entity": "client.foo"}"#);
-    assert!(got.contains("caps mds = \"allow rw fsname=fs, allow rwps fsname=fs path=/dir\""), "{got}");
     assert!(
-        got.contains("caps mon = \"allow r fsname=fs\"") && got.contains("caps osd = \"allow rw tag cephfs data=fs\"")
+        got.contains("caps mds = \"allow rw fsname=fs, allow rwps fsname=fs path=/dir\""),
+        "{got}"
+    );
+    assert!(
+        got.contains("caps mon = \"allow r fsname=fs\"")
+            && got.contains("caps osd = \"allow rw tag cephfs data=fs\"")
     );
 }
 
-/// A rank that has a server, or waits for nobody, is not given up by a word that is about failed ones: the answer says so.
+/// A rank that has a server, or waits for nobody, is not given up by a word that is about failed
+/// ones: the answer says so.
 #[test]
 fn only_a_failed_rank_is_removed_as_failed() {
     let mut s = Servers::new();
@@ -502,14 +534,17 @@ fn only_a_failed_rank_is_removed_as_failed() {
     assert!(m.failed.is_empty() && m.in_ranks.is_empty() && m.stopped.contains(&0), "{m:?}");
 }
 
-/// What is done from time to time and is not possible is in health with its reason, until it is. Before, only the log had it.
+/// What is done from time to time and is not possible is in health with its reason, until it is.
+/// Before, only the log had it.
 #[test]
 fn housekeeping_that_is_refused_is_in_health() {
     let mut s = Servers::new();
     s.start("a");
     s.fs_new();
     s.run(3);
-    let health = |s: &Servers| spirula_mon::report::health(&s.c.mon.view(), true, spirula_format::Format::Plain);
+    let health = |s: &Servers| {
+        spirula_mon::report::health(&s.c.mon.view(), true, spirula_format::Format::Plain)
+    };
     let set = |s: &mut Servers, edit: &dyn Fn(&mut MdsMap)| {
         let mut state = s.c.mon.state().clone();
         edit(&mut std::sync::Arc::make_mut(&mut state.fsmap).filesystems[0].mds_map);
@@ -527,7 +562,10 @@ fn housekeeping_that_is_refused_is_in_health() {
     (0..60).for_each(|_| drop(s.c.tick(1)));
     let text = health(&s);
     assert!(text.contains("MON_TASK_REFUSED"), "{text}");
-    assert!(text.contains("which metadata server has which rank: a rank of fs is used that is not in"), "{text}");
+    assert!(
+        text.contains("which metadata server has which rank: a rank of fs is used that is not in"),
+        "{text}"
+    );
     // The rest is done all the same: it is in the cluster log, which is housekeeping, too.
     let log = s.c.ok(r#"{"prefix": "log last"}"#);
     assert!(log.contains("MON_TASK_REFUSED"), "{log}");
@@ -555,7 +593,8 @@ enum Act {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let states = prop::sample::select(vec![0, -1, -4, -5, -6, -7, -8, 8, 9, 10, 11, 12, 13, 14, 15]);
+    let states =
+        prop::sample::select(vec![0, -1, -4, -5, -6, -7, -8, 8, 9, 10, 11, 12, 13, 14, 15]);
     prop_oneof![
         3 => (0..5u8).prop_map(Act::Start),
         2 => (0..8u8).prop_map(Act::Die),
@@ -576,8 +615,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens, a rank is with one server at most, epochs only grow, and who lost a rank is fenced; when all is well again, all
-    /// ranks are served.
+    /// Whatever happens, a rank is with one server at most, epochs only grow, and who lost a rank
+    /// is fenced; when all is well again, all ranks are served.
     #[test]
     fn prop_a_rank_is_with_one_server_at_most(acts in prop::collection::vec(act(), 1..40)) {
         let mut s = Servers::new();

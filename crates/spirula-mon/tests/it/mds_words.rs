@@ -19,16 +19,20 @@ fn served() -> (Servers, usize, usize) {
     (s, a, b)
 }
 
-/// A commit that takes longer than the grace is no silence of servers that speak all the while, whatever the order in which their
-/// words have their turn then.
+/// A commit that takes longer than the grace is no silence of servers that speak all the while,
+/// whatever the order in which their words have their turn then.
 #[test]
 fn a_commit_that_stalls_fails_nobody_over() {
     let (mut s, a, b) = served();
     let mut held = s.c.held(MonEvent::Tick);
     let begin = json!({"prefix": "config-key set", "key": "k", "val": "v"}).to_string();
     let admin = s.c.open(EntityType::Client, "admin");
-    let cmd =
-        spirula_messages::ceph::MMonCommand { version: 0, fsid: FSID, cmd: vec![begin], input: bytes::Bytes::new() };
+    let cmd = spirula_messages::ceph::MMonCommand {
+        version: 0,
+        fsid: FSID,
+        cmd: vec![begin],
+        input: bytes::Bytes::new(),
+    };
     held.extend(s.c.held(MonEvent::Message { conn: admin, message: cmd.into_message(1) }));
     for _ in 0..40 {
         for i in [b, a] {
@@ -47,7 +51,8 @@ fn a_commit_that_stalls_fails_nobody_over() {
     assert!(s.c.mon.state().osdmap.blocklist.is_empty(), "nobody is fenced");
 }
 
-/// Another monitor sends the same word again until it is dealt with: whoever is silent is replaced all the same.
+/// Another monitor sends the same word again until it is dealt with: whoever is silent is replaced
+/// all the same.
 #[test]
 fn the_same_word_again_is_no_news() {
     let (mut s, a, b) = served();
@@ -60,7 +65,8 @@ fn the_same_word_again_is_no_news() {
     assert_eq!(s.state_of(0).unwrap().0, s.all[b].name());
 }
 
-/// Time in which a monitor stood still is not the silence of a server either that it had not heard yet.
+/// Time in which a monitor stood still is not the silence of a server either that it had not heard
+/// yet.
 #[test]
 fn a_monitor_that_stood_still_blames_nobody_it_has_not_heard() {
     let (mut s, a, b) = served();
@@ -118,7 +124,8 @@ fn a_number_is_its_sessions_alone() {
     assert!(s.fs().servers().all(|i| !i.export_targets.is_empty()), "its own word counts");
 }
 
-/// What a server says of itself is bounded: what is too much for the map is refused in words, of what people read a part is kept.
+/// What a server says of itself is bounded: what is too much for the map is refused in words, of
+/// what people read a part is kept.
 #[test]
 fn words_are_bounded() {
     let (mut s, a, _) = served();
@@ -193,7 +200,10 @@ fn volumes_are_made_and_removed_as_a_whole() {
     assert!(ret == 0 && said.contains("start ceph-mds"), "{ret} {said}");
     assert_eq!(s.c.json(r#"{"prefix": "fs volume ls"}"#), json!([{"name": "v"}]));
     let ls = s.c.json(r#"{"prefix": "fs ls"}"#);
-    assert_eq!((&ls[0]["metadata_pool"], &ls[0]["data_pools"][0]), (&json!("cephfs.v.meta"), &json!("cephfs.v.data")));
+    assert_eq!(
+        (&ls[0]["metadata_pool"], &ls[0]["data_pools"][0]),
+        (&json!("cephfs.v.meta"), &json!("cephfs.v.data"))
+    );
     assert_eq!(s.c.command(r#"{"prefix": "fs volume create", "name": "v"}"#).0, 0, "it is there");
     let a = s.start("a");
     s.run(3);
@@ -206,25 +216,40 @@ fn volumes_are_made_and_removed_as_a_whole() {
     assert_eq!(s.c.command(r#"{"prefix": "fs volume info", "vol_name": "w"}"#).0, -2);
     // What cannot be done as a whole is not done at all.
     s.c.ok(&json!({"prefix": "osd pool create", "pool": "cephfs.w.data", "pg_num": 8}).to_string());
-    s.c.ok(&json!({"prefix": "osd pool application enable", "pool": "cephfs.w.data", "app": "rbd"}).to_string());
+    s.c.ok(
+        &json!({"prefix": "osd pool application enable", "pool": "cephfs.w.data", "app": "rbd"})
+            .to_string(),
+    );
     assert_eq!(s.c.command(r#"{"prefix": "fs volume create", "name": "w"}"#).0, -22);
     assert!(s.c.mon.state().osdmap.pool_by_name("cephfs.w.meta").is_none());
-    let rm =
-        |meant: &str| json!({"prefix": "fs volume rm", "vol_name": "v", "yes-i-really-mean-it": meant}).to_string();
+    let rm = |meant: &str| {
+        json!({"prefix": "fs volume rm", "vol_name": "v", "yes-i-really-mean-it": meant})
+            .to_string()
+    };
     assert_eq!(s.c.command(&rm("")).0, -1);
     let (ret, said, _) = s.c.command(&rm("--yes-i-really-mean-it"));
     assert!(ret == -1 && said.contains("mon_allow_pool_delete"), "{said}");
     s.c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
     let (ret, said, _) = s.c.command(&rm("--yes-i-really-mean-it"));
-    assert_eq!((ret, &*said), (0, "metadata pool: cephfs.v.meta data pool: ['cephfs.v.data'] removed"));
-    assert!(s.fs().filesystems.is_empty() && s.c.mon.state().osdmap.pool_by_name("cephfs.v.data").is_none());
-    assert!(s.c.mon.state().osdmap.blocklist.keys().any(|x| x.addr == addr(7001).0[0].addr), "its server is fenced");
+    assert_eq!(
+        (ret, &*said),
+        (0, "metadata pool: cephfs.v.meta data pool: ['cephfs.v.data'] removed")
+    );
+    assert!(
+        s.fs().filesystems.is_empty()
+            && s.c.mon.state().osdmap.pool_by_name("cephfs.v.data").is_none()
+    );
+    assert!(
+        s.c.mon.state().osdmap.blocklist.keys().any(|x| x.addr == addr(7001).0[0].addr),
+        "its server is fenced"
+    );
     assert_eq!(s.c.command(&rm("--yes-i-really-mean-it")).0, -2);
     s.sync();
     assert!(!s.all[a].alive);
 }
 
-/// A server whose monitor's host is gone must have found another before its grace is over: it is told to look sooner than it would.
+/// A server whose monitor's host is gone must have found another before its grace is over: it is
+/// told to look sooner than it would.
 #[test]
 fn servers_are_told_to_notice_soon_that_their_monitor_is_gone() {
     let (mut s, a, _) = served();
@@ -238,11 +263,14 @@ fn servers_are_told_to_notice_soon_that_their_monitor_is_gone() {
 #[test]
 fn servers_may_stop_whom_others_replace() {
     let (mut s, _, b) = served();
-    let may =
-        |s: &mut Servers, ids: &[&str]| s.c.command(&json!({"prefix": "mds ok-to-stop", "ids": ids}).to_string()).0;
+    let may = |s: &mut Servers, ids: &[&str]| {
+        s.c.command(&json!({"prefix": "mds ok-to-stop", "ids": ids}).to_string()).0
+    };
     assert_eq!((may(&mut s, &["a"]), may(&mut s, &["b"]), may(&mut s, &["nobody"])), (0, 0, 0));
     assert_eq!(may(&mut s, &["a", "b"]), -16);
-    s.c.ok(r#"{"prefix": "fs set", "fs_name": "fs", "var": "allow_standby_replay", "val": "true"}"#);
+    s.c.ok(
+        r#"{"prefix": "fs set", "fs_name": "fs", "var": "allow_standby_replay", "val": "true"}"#,
+    );
     s.run(2);
     assert_eq!(s.all[b].state, state::STANDBY_REPLAY);
     assert_eq!(

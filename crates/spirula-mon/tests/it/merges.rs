@@ -1,7 +1,9 @@
 //! Merges of PGs: when the monitor begins one, ends it, and gives it up.
 
 use crate::harness::Cluster;
-use spirula_messages::cluster::control::{MergeWord, OsdMarkMeDown, PgCreateAsk, PgMerges, PgsCreated};
+use spirula_messages::cluster::control::{
+    MergeWord, OsdMarkMeDown, PgCreateAsk, PgMerges, PgsCreated,
+};
 use spirula_types::{EntityType, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 
@@ -40,7 +42,12 @@ impl Shrinking {
     }
 
     fn clean(&self) -> MergeWord {
-        MergeWord { epoch: self.epoch(), clean: true, acting: self.acting.clone(), ..MergeWord::default() }
+        MergeWord {
+            epoch: self.epoch(),
+            clean: true,
+            acting: self.acting.clone(),
+            ..MergeWord::default()
+        }
     }
 
     /// Both PGs are clean, as of the present map.
@@ -87,8 +94,8 @@ fn a_merge_begins_when_both_are_clean_and_ends_when_both_are_ready() {
     assert_eq!(s.pg_nums(), (7, 7));
 }
 
-/// Both PGs of a merge were clean once; then an OSD restarts, and they are being recovered, with the
-/// same acting set. What their primaries said before is no word for now.
+/// Both PGs of a merge were clean once; then an OSD restarts, and they are being recovered, with
+/// the same acting set. What their primaries said before is no word for now.
 #[test]
 fn what_was_clean_before_an_osd_restarted_is_no_reason_to_begin_a_merge() {
     let mut s = Shrinking::new();
@@ -103,7 +110,11 @@ fn what_was_clean_before_an_osd_restarted_is_no_reason_to_begin_a_merge() {
     assert!(!s.pending(), "not ready in time");
     let before = s.epoch();
     // Nobody says anything for five minutes: the PGs are not clean.
-    assert_eq!((s.held(300, |_| {}), s.epoch() - before), (0, 0), "seconds without writes of 300; maps");
+    assert_eq!(
+        (s.held(300, |_| {}), s.epoch() - before),
+        (0, 0),
+        "seconds without writes of 300; maps"
+    );
     // Nor does a word of the time before the restart that comes late count.
     let late = MergeWord { epoch: before - 2, ..s.clean() };
     s.say(&[s.source, s.target], &late);
@@ -159,7 +170,10 @@ fn a_merge_that_cannot_become_ready_is_given_up_at_once() {
     assert!(s.pending());
     let third = s.acting[2];
     let conn = s.c.open(EntityType::Osd, &third.to_string());
-    s.c.ask(conn, OsdMarkMeDown { osd: third, uuid: Uuid([third as u8 + 1; 16]), epoch: s.epoch() });
+    s.c.ask(
+        conn,
+        OsdMarkMeDown { osd: third, uuid: Uuid([third as u8 + 1; 16]), epoch: s.epoch() },
+    );
     s.c.tick(1);
     assert!(!s.pending(), "a member is down: clients have waited long enough");
 }

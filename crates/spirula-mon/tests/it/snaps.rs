@@ -1,4 +1,5 @@
-//! Snapshots at the monitors: numbers, names, the queue of those that are removed, and how many epochs a client can make.
+//! Snapshots at the monitors: numbers, names, the queue of those that are removed, and how many
+//! epochs a client can make.
 
 use crate::harness::{Cluster, FSID, beacon};
 use spirula_encoding::{UTime, to_vec};
@@ -59,7 +60,8 @@ fn managed() -> (Cluster, u64, u64) {
     (c, conn, mgr)
 }
 
-/// What the manager says of pool 1 when it has the map of that epoch, of one PG or of two that have purged different ones.
+/// What the manager says of pool 1 when it has the map of that epoch, of one PG or of two that have
+/// purged different ones.
 fn purged(epoch: Epoch, of: &[&[u64]]) -> MgrDigest {
     let pgs: Vec<PgStat> = of
         .iter()
@@ -95,7 +97,10 @@ fn a_pool_has_snapshots_of_its_own_or_its_clients_do() {
     assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "b", 0)), (0, None));
     assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "b", 0)), (0, None));
     let pool = c.mon.state().osdmap.pool(1).unwrap();
-    assert_eq!((pool.snap_context(), pool.snap_epoch), ((2, vec![2, 1]), c.mon.state().osdmap.epoch));
+    assert_eq!(
+        (pool.snap_context(), pool.snap_epoch),
+        ((2, vec![2, 1]), c.mon.state().osdmap.epoch)
+    );
     // A name may be empty, as with Ceph, in both ways.
     assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "", 0)), (0, None));
     assert_eq!(c.mon.state().osdmap.pool(1).unwrap().snap_by_name(""), Some(3));
@@ -110,12 +115,20 @@ fn a_pool_has_snapshots_of_its_own_or_its_clients_do() {
     // Its clients' own are refused there, and the other way round.
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (-22, None));
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 1)), (-22, None));
-    assert_eq!(op(&mut c, conn, request(CREATE_OWN, own, "", 0)), (0, Some(2)), "the first, as with Ceph");
+    assert_eq!(
+        op(&mut c, conn, request(CREATE_OWN, own, "", 0)),
+        (0, Some(2)),
+        "the first, as with Ceph"
+    );
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, own, "", 0)), (0, Some(3)));
     assert_eq!(op(&mut c, conn, request(CREATE_SNAP, own, "a", 0)), (-22, None));
     let (ret, text, _) = c.command(r#"{"prefix": "osd pool mksnap", "pool": "own", "snap": "a"}"#);
     assert_eq!((ret, text.as_str()), (-22, "pool own is in unmanaged snaps mode"));
-    assert_eq!(op(&mut c, conn, request(DELETE_OWN, own, "", 4)), (-2, None), "there is none of that number yet");
+    assert_eq!(
+        op(&mut c, conn, request(DELETE_OWN, own, "", 4)),
+        (-2, None),
+        "there is none of that number yet"
+    );
     for what in [CREATE_SNAP, DELETE_SNAP, CREATE_OWN, DELETE_OWN] {
         assert_eq!(op(&mut c, conn, request(what, 77, "x", 2)), (-2, None), "no such pool");
     }
@@ -135,7 +148,8 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
     assert_eq!(queue(&c), [(2, 2), (5, 2)], "removals have numbers, too, which no snapshot has");
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(7)));
     // The incremental that OSDs get says which came and which went.
-    let inc: Incremental = spirula_encoding::from_slice(&c.mon.state().incrementals[&(epoch)]).unwrap();
+    let inc: Incremental =
+        spirula_encoding::from_slice(&c.mon.state().incrementals[&(epoch)]).unwrap();
     assert_eq!(ids(inc.new_removed_snaps.get(&1)), [(3, 1), (5, 1)]);
     // One PG has forgotten both, the other only one.
     let now = c.mon.state().osdmap.epoch;
@@ -151,7 +165,8 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
     assert_eq!(c.restarted().mon.state().osdmap.bytes(), c.mon.state().osdmap.bytes());
 }
 
-/// A manager behind a split has heard the parents, which have forgotten a snapshot, and not the children, which have it still.
+/// A manager behind a split has heard the parents, which have forgotten a snapshot, and not the
+/// children, which have it still.
 #[test]
 fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
     let (mut c, conn, mgr) = managed();
@@ -160,7 +175,9 @@ fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
     let before = c.mon.state().osdmap.epoch;
     c.pgs_created("data");
     let pgs = c.mon.state().osdmap.pool(1).unwrap().pg_num * 2;
-    c.ok(&format!(r#"{{"prefix": "osd pool set", "pool": "data", "var": "pg_num", "val": "{pgs}"}}"#));
+    c.ok(&format!(
+        r#"{{"prefix": "osd pool set", "pool": "data", "var": "pg_num", "val": "{pgs}"}}"#
+    ));
     let split = c.mon.state().osdmap.epoch;
     assert_eq!(c.mon.state().osdmap.pool(1).unwrap().pg_num, pgs);
     assert!(split > before);
@@ -172,7 +189,8 @@ fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
     assert!(!is_queued(&c, 2));
 }
 
-/// Whoever makes and removes snapshots in turn does not fill the queue, and what came fast does not take long to go.
+/// Whoever makes and removes snapshots in turn does not fill the queue, and what came fast does not
+/// take long to go.
 #[test]
 fn snapshots_made_and_removed_in_turn_are_one_interval() {
     let (mut c, conn, mgr) = managed();
@@ -187,9 +205,13 @@ fn snapshots_made_and_removed_in_turn_are_one_interval() {
     let all: Vec<u64> = (2..2002).collect();
     c.ask(mgr, purged(c.mon.state().osdmap.epoch, &[&all]));
     c.tick(1);
-    // Once when the digest came, and at each look of the tick; an eighth at a time, while that is more than a hundred.
+    // Once when the digest came, and at each look of the tick; an eighth at a time, while that is
+    // more than a hundred.
     let left = queue(&c);
-    assert!([(252, 1750), (470, 1532), (661, 1341), (828, 1174)].map(|l| vec![l]).contains(&left), "{left:?}");
+    assert!(
+        [(252, 1750), (470, 1532), (661, 1341), (828, 1174)].map(|l| vec![l]).contains(&left),
+        "{left:?}"
+    );
     for _ in 0..20 {
         c.tick(1);
     }
@@ -252,19 +274,28 @@ fn a_metadata_server_removes_numbers_of_its_own() {
     let conn = c.open(EntityType::Client, "admin");
     let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5, 0]), (77, vec![1])].into() };
     let answer = c.ask(conn, m);
-    assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
+    assert_eq!(
+        MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps,
+        [(1, vec![5])].into()
+    );
     assert_eq!(queue(&c), [(5, 1)]);
     assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq > 5);
-    // Said once more, of one that is removed; and of the highest numbers, after which no others would come.
+    // Said once more, of one that is removed; and of the highest numbers, after which no others
+    // would come.
     let before = c.mon.state().osdmap.epoch;
     let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5, u64::MAX, u64::MAX - 1])].into() };
     assert!(c.ask(conn, m).is_empty(), "it waits for its turn");
-    let answer: Vec<_> = c.tick(1).into_iter().filter(|(to, _)| *to == conn).map(|(_, m)| m).collect();
-    assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
+    let answer: Vec<_> =
+        c.tick(1).into_iter().filter(|(to, _)| *to == conn).map(|(_, m)| m).collect();
+    assert_eq!(
+        MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps,
+        [(1, vec![5])].into()
+    );
     assert_eq!(c.mon.state().osdmap.epoch, before);
 }
 
-/// Whoever may write to a pool makes an epoch with each snapshot, of which every client and OSD hears.
+/// Whoever may write to a pool makes an epoch with each snapshot, of which every client and OSD
+/// hears.
 #[test]
 fn requests_of_one_moment_share_an_epoch() {
     let mut c = Cluster::up(3);
@@ -311,8 +342,9 @@ fn whoever_goes_on_for_long_gets_an_epoch_a_second() {
     assert!((30..=42).contains(&again), "{again} after a minute");
 }
 
-/// However many a client asks for at once, all of them are answered, each with a number of its own, in few epochs; no connection is closed.
-/// There is room for so many together; a client's next one has to wait where it is, which whoever feeds the monitor is told.
+/// However many a client asks for at once, all of them are answered, each with a number of its own,
+/// in few epochs; no connection is closed. There is room for so many together; a client's next one
+/// has to wait where it is, which whoever feeds the monitor is told.
 #[test]
 fn a_flood_of_requests_waits_and_is_answered() {
     let mut c = Cluster::up(3);
@@ -320,7 +352,10 @@ fn a_flood_of_requests_waits_and_is_answered() {
     assert_eq!(op(&mut c, modest, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
     let (mut given, mut asked, epoch) = (Vec::new(), 0, c.mon.state().osdmap.epoch);
     let mut numbers = |sent: Vec<(u64, Message)>| {
-        let of = sent.iter().filter(|(to, _)| *to == greedy).filter_map(|(_, m)| MPoolOpReply::from_message(m).ok());
+        let of = sent
+            .iter()
+            .filter(|(to, _)| *to == greedy)
+            .filter_map(|(_, m)| MPoolOpReply::from_message(m).ok());
         let new = of.map(|r| spirula_encoding::from_slice::<u64>(&r.data.unwrap()).unwrap());
         given.extend(new.collect::<Vec<_>>());
         given.len()
@@ -335,7 +370,8 @@ fn a_flood_of_requests_waits_and_is_answered() {
     }
     assert!(asked > 300, "{asked}");
     assert!(
-        !c.mon.has_room_for(modest, &message(2)) && c.mon.has_room_for(modest, &MPing { text: None }.into_message(0))
+        !c.mon.has_room_for(modest, &message(2))
+            && c.mon.has_room_for(modest, &MPing { text: None }.into_message(0))
     );
     let mut turns = 0..10;
     while numbers(c.tick(1)) < asked as usize {
@@ -343,7 +379,11 @@ fn a_flood_of_requests_waits_and_is_answered() {
     }
     given.sort_unstable();
     assert_eq!(given, (3..3 + asked).collect::<Vec<_>>());
-    assert!(c.mon.state().osdmap.epoch <= epoch + 3, "{epoch}, then {}", c.mon.state().osdmap.epoch);
+    assert!(
+        c.mon.state().osdmap.epoch <= epoch + 3,
+        "{epoch}, then {}",
+        c.mon.state().osdmap.epoch
+    );
     assert!(c.mon.has_room_for(modest, &message(2)));
 }
 
@@ -358,7 +398,8 @@ fn an_operation_on_a_pool_that_is_too_large_is_answered() {
     assert_eq!((*to, m.tid, MPoolOpReply::from_message(m).unwrap().result), (conn, 77, -7));
 }
 
-/// A daemon's requests wait unasked, and are bounded all the same: whoever has its key may ask for any number.
+/// A daemon's requests wait unasked, and are bounded all the same: whoever has its key may ask for
+/// any number.
 #[test]
 fn what_a_daemon_asks_for_snapshots_has_an_end() {
     let mut c = Cluster::up(3);

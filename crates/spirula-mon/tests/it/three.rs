@@ -3,9 +3,12 @@
 use crate::harness::{Cluster, FSID, addr, params};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription,
+    MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply,
+    Subscription,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrRan, MgrRun, OsdBeacon, OsdFailureReport, Since};
+use spirula_messages::cluster::control::{
+    MgrBeacon, MgrRan, MgrRun, OsdBeacon, OsdFailureReport, Since,
+};
 use spirula_messages::cluster::quorum::{MonScrub, MonScrubbed, MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
@@ -76,7 +79,9 @@ fn open(stored: &Stored, mon: usize, now: UTime, boot: u64) -> Mon {
 impl Three {
     fn new() -> Self {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let mons = (0..3).map(|i| NewMon { name: NAMES[i].into(), addrs: addr_of(i), uuid: uuid_of(i) }).collect();
+        let mons = (0..3)
+            .map(|i| NewMon { name: NAMES[i].into(), addrs: addr_of(i), uuid: uuid_of(i) })
+            .collect();
         let snapshot = spirula_mon::mkfs(&MkfsParams { mons, ..params(3) }, now).unwrap();
         let stored: Vec<Stored> = (0..3)
             .map(|i| Stored {
@@ -90,7 +95,8 @@ impl Three {
                 marked: false,
             })
             .collect();
-        let mons = stored.iter().enumerate().map(|(i, s)| Some(open(s, i, now, i as u64 + 1))).collect();
+        let mons =
+            stored.iter().enumerate().map(|(i, s)| Some(open(s, i, now, i as u64 + 1))).collect();
         let mut me = Self {
             mons,
             now,
@@ -129,7 +135,10 @@ impl Three {
         let leader = c.until_led();
         (0..30).for_each(|_| c.tick());
         for n in 0..5 {
-            c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#));
+            c.command(
+                leader,
+                &format!(r#"{{"prefix": "config-key set", "key": "{n}", "val": "x"}}"#),
+            );
             c.tick();
         }
         (0..30).for_each(|_| c.tick());
@@ -146,7 +155,8 @@ impl Three {
     /// A monitor has a connection of another.
     fn met(&mut self, mon: usize, other: usize) {
         let (id, features) = (NAMES[other].into(), spirula_types::features::PACIFIC);
-        let peer = Peer { kind: EntityType::Mon, id, global_id: 0, addrs: addr_of(other), features };
+        let peer =
+            Peer { kind: EntityType::Mon, id, global_id: 0, addrs: addr_of(other), features };
         self.event(mon, MonEvent::SessionOpened { conn: 100 + other as u64, peer });
     }
 
@@ -209,7 +219,9 @@ impl Three {
                     if self.cut && message.kind == QuorumFrame::KIND {
                         continue;
                     }
-                    if self.long.is_some_and(|n| message.kind == QuorumFrame::KIND && message.front.len() >= n) {
+                    if self.long.is_some_and(|n| {
+                        message.kind == QuorumFrame::KIND && message.front.len() >= n
+                    }) {
                         continue;
                     }
                     if self.mute && message.kind == MonScrubbed::KIND {
@@ -258,7 +270,10 @@ impl Three {
 
     /// The clocks of a monitor whose wall clock was set.
     fn time(now: UTime, set_by: u32) -> Now {
-        Now { mono: Duration::from_nanos(now.as_nanos()), wall: UTime { sec: now.sec + set_by, ..now } }
+        Now {
+            mono: Duration::from_nanos(now.as_nanos()),
+            wall: UTime { sec: now.sec + set_by, ..now },
+        }
     }
 
     fn until_led(&mut self) -> usize {
@@ -281,9 +296,20 @@ impl Three {
     fn command(&mut self, mon: usize, cmd: &str) {
         let global_id = self.mons[mon].as_ref().unwrap().new_global_id().unwrap();
         let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
+        let peer = Peer {
+            kind: EntityType::Client,
+            id: "admin".into(),
+            global_id,
+            addrs: addr(0),
+            features,
+        };
         self.event(mon, MonEvent::SessionOpened { conn: 7, peer });
-        let ask = MMonCommand { version: 0, fsid: FSID, cmd: vec![cmd.to_owned()], input: bytes::Bytes::new() };
+        let ask = MMonCommand {
+            version: 0,
+            fsid: FSID,
+            cmd: vec![cmd.to_owned()],
+            input: bytes::Bytes::new(),
+        };
         self.event(mon, MonEvent::Message { conn: 7, message: ask.into_message(1) });
     }
 
@@ -317,7 +343,8 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
         c.command(i, &format!(r#"{{"prefix": "config-key set", "key": "{i}", "val": "x"}}"#));
     }
     c.sent.clear();
-    let answered = |c: &Three, mon| c.sent.iter().any(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
+    let answered =
+        |c: &Three, mon| c.sent.iter().any(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
     let mut led = None;
     for tick in 0..60 {
         c.tick();
@@ -334,8 +361,9 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
     }
 }
 
-/// A monitor's store is one of another history: the entries that all have agreed on have other terms in it. It is heard, and refuses them. It
-/// is in no quorum that is shown, whoever is asked, and health says what to do.
+/// A monitor's store is one of another history: the entries that all have agreed on have other
+/// terms in it. It is heard, and refuses them. It is in no quorum that is shown, whoever is asked,
+/// and health says what to do.
 #[test]
 fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
     let (mut c, leader, odd) = Three::with_an_odd_one();
@@ -348,7 +376,11 @@ fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
     let now = c.leader().unwrap();
     assert_ne!(now, odd);
     let health = |c: &Three, mon: usize| {
-        spirula_mon::report::health(&c.mons[mon].as_ref().unwrap().view(), true, spirula_format::Format::Plain)
+        spirula_mon::report::health(
+            &c.mons[mon].as_ref().unwrap().view(),
+            true,
+            spirula_format::Format::Plain,
+        )
     };
     for mon in (0..3).filter(|i| *i != odd) {
         assert!(!quorum(&c, mon).contains(&NAMES[odd].to_owned()), "{:?}", quorum(&c, mon));
@@ -379,8 +411,8 @@ fn a_monitor_that_contradicts_the_others_is_not_in_the_quorum() {
     }
 }
 
-/// As above, but with a newer term: the others elect the odd one, and refuse all that it wants agreed on. They leave it, and then elect it no
-/// more.
+/// As above, but with a newer term: the others elect the odd one, and refuse all that it wants
+/// agreed on. They leave it, and then elect it no more.
 #[test]
 fn a_monitor_that_contradicts_the_others_does_not_stay_their_leader() {
     let (mut c, _, odd) = Three::with_an_odd_one();
@@ -416,12 +448,22 @@ fn every_monitor_knows_what_daemons_told_any_of_them_of_forgotten_maps() {
     let mut c = Three::new();
     let leader = c.until_led();
     let health = |c: &Three, mon: usize| {
-        spirula_mon::report::health(&c.mons[mon].as_ref().unwrap().view(), true, spirula_format::Format::Plain)
+        spirula_mon::report::health(
+            &c.mons[mon].as_ref().unwrap().view(),
+            true,
+            spirula_format::Format::Plain,
+        )
     };
     let told: Vec<usize> = (0..3).filter(|i| *i != leader).collect();
     for (osd, &mon) in told.iter().enumerate() {
         let (kind, features) = (EntityType::Osd, spirula_types::features::PACIFIC);
-        let peer = Peer { kind, id: osd.to_string(), global_id: 0, addrs: addr(6800 + osd as u16), features };
+        let peer = Peer {
+            kind,
+            id: osd.to_string(),
+            global_id: 0,
+            addrs: addr(6800 + osd as u16),
+            features,
+        };
         c.event(mon, MonEvent::SessionOpened { conn: 7, peer });
         let what = vec![Subscription { what: "osdmap".into(), start: 1000, once: false }];
         let message = MMonSubscribe { what, hostname: String::new() }.into_message(1);
@@ -431,11 +473,15 @@ fn every_monitor_knows_what_daemons_told_any_of_them_of_forgotten_maps() {
     for (mon, name) in NAMES.iter().enumerate() {
         let text = health(&c, mon);
         assert!(text.contains("MON_ROLLED_BACK"), "mon.{name}: {text}");
-        assert!((0..2).all(|osd| text.contains(&format!("osd.{osd} has OSD map 999"))), "mon.{name}: {text}");
+        assert!(
+            (0..2).all(|osd| text.contains(&format!("osd.{osd} has OSD map 999"))),
+            "mon.{name}: {text}"
+        );
     }
 }
 
-/// The leader's clock is set, the others hear its time, and it dies before they agreed on what follows from that, or after.
+/// The leader's clock is set, the others hear its time, and it dies before they agreed on what
+/// follows from that, or after.
 #[test]
 fn a_fence_lasts_its_time_though_the_leader_dies_just_after_its_clock_was_set() {
     for cut in [false, true] {
@@ -472,11 +518,14 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
     for dies in [false, true] {
         let mut c = Three::new();
         let old = c.until_led();
-        // The target is connected to a monitor that will not lead, the others to the one that leads then.
+        // The target is connected to a monitor that will not lead, the others to the one that leads
+        // then.
         let [next, peon] = [1, 2].map(|n| (old + n) % 3);
         let port = |osd: i32| 6800 + 10 * osd as u16;
         let conn = |osd: i32| 10 + osd as u64;
-        let message = |c: &mut Three, mon, osd, message| c.event(mon, MonEvent::Message { conn: conn(osd), message });
+        let message = |c: &mut Three, mon, osd, message| {
+            c.event(mon, MonEvent::Message { conn: conn(osd), message })
+        };
         let mut led = if dies { next } else { old };
         let at = |osd, led| if osd == 2 { peon } else { led };
         for osd in 0..3 {
@@ -487,7 +536,12 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
             for mon in std::collections::BTreeSet::from([at(osd, led), at(osd, peon)]) {
                 c.event(mon, MonEvent::SessionOpened { conn: conn(osd), peer: peer.clone() });
             }
-            message(&mut c, at(osd, led), osd, Cluster::first_boot_message(osd, port(osd)).into_message(0));
+            message(
+                &mut c,
+                at(osd, led),
+                osd,
+                Cluster::first_boot_message(osd, port(osd)).into_message(0),
+            );
         }
         let up = |c: &Three, mon: usize| c.mons[mon].as_ref().unwrap().state().osdmap.is_up(2);
         let beat = |c: &mut Three, led, running: &[i32]| {
@@ -527,7 +581,8 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
     }
 }
 
-/// The client at one monitor, the manager at another, the leader a third; also where the leader dies before the manager answered.
+/// The client at one monitor, the manager at another, the leader a third; also where the leader
+/// dies before the manager answered.
 #[test]
 fn a_command_of_the_managers_finds_it_at_whichever_monitor_it_is() {
     for dies in [false, true] {
@@ -536,10 +591,18 @@ fn a_command_of_the_managers_finds_it_at_whichever_monitor_it_is() {
         (0..30).for_each(|_| c.tick());
         let [near, far] = [1, 2].map(|n| (old + n) % 3);
         let features = spirula_types::features::PACIFIC;
-        let mgr = Peer { kind: EntityType::Mgr, id: "x".into(), global_id: 9000, addrs: addr(0), features };
+        let mgr = Peer {
+            kind: EntityType::Mgr,
+            id: "x".into(),
+            global_id: 9000,
+            addrs: addr(0),
+            features,
+        };
         c.event(far, MonEvent::SessionOpened { conn: 9, peer: mgr });
-        let command = r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
-        let beacon = MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9000, "x") };
+        let command =
+            r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
+        let beacon =
+            MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9000, "x") };
         c.event(far, MonEvent::Message { conn: 9, message: beacon.clone().into_message(0) });
         c.sent.clear();
         c.command(near, r#"{"prefix": "pg stat"}"#);
@@ -553,22 +616,35 @@ fn a_command_of_the_managers_finds_it_at_whichever_monitor_it_is() {
             c.mons[old] = None;
             for _ in 0..100 {
                 c.tick();
-                c.event(far, MonEvent::Message { conn: 9, message: beacon.clone().into_message(0) });
+                c.event(
+                    far,
+                    MonEvent::Message { conn: 9, message: beacon.clone().into_message(0) },
+                );
             }
             runs = asked(&c);
             assert!(runs.len() > 1, "whoever leads now asks, too");
         }
         let run = runs.pop().unwrap();
-        let ran = MgrRan { boot: run.boot, id: run.id, result: 0, status: String::new(), output: "out".into() };
+        let ran = MgrRan {
+            boot: run.boot,
+            id: run.id,
+            result: 0,
+            status: String::new(),
+            output: "out".into(),
+        };
         c.event(far, MonEvent::Message { conn: 9, message: ran.into_message(0) });
-        let acks = c.sent.iter().filter(|(mon, conn, m)| (*mon, *conn) == (near, 7) && m.kind == MMonCommandAck::KIND);
-        let outputs: Vec<_> = acks.map(|(_, _, m)| MMonCommandAck::from_message(m).unwrap().output).collect();
+        let acks = c
+            .sent
+            .iter()
+            .filter(|(mon, conn, m)| (*mon, *conn) == (near, 7) && m.kind == MMonCommandAck::KIND);
+        let outputs: Vec<_> =
+            acks.map(|(_, _, m)| MMonCommandAck::from_message(m).unwrap().output).collect();
         assert_eq!(outputs, ["out"], "the leader died: {dies}");
     }
 }
 
-/// The numbers of snapshots that a client asks for, one after the other and several at once, at a monitor that does not lead, while
-/// leaders die before, at and after every step of it.
+/// The numbers of snapshots that a client asks for, one after the other and several at once, at a
+/// monitor that does not lead, while leaders die before, at and after every step of it.
 #[test]
 fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
     for (dies_after, at_once) in (0..6).flat_map(|n| [1, 4].map(|m| (n, m))) {
@@ -577,11 +653,18 @@ fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
         (0..30).for_each(|_| c.tick());
         let mon = (0..3).find(|i| *i != old).unwrap();
         let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Client, id: "u".into(), global_id: 4242, addrs: addr(0), features };
+        let peer = Peer {
+            kind: EntityType::Client,
+            id: "u".into(),
+            global_id: 4242,
+            addrs: addr(0),
+            features,
+        };
         c.event(mon, MonEvent::SessionOpened { conn: 7, peer });
         let ask = |tid: u64| {
             let name = String::new();
-            MPoolOp { version: 0, fsid: FSID, pool: 1, op: 0x21, snap: 0, name, crush_rule: -1 }.into_message(tid)
+            MPoolOp { version: 0, fsid: FSID, pool: 1, op: 0x21, snap: 0, name, crush_rule: -1 }
+                .into_message(tid)
         };
         let mut given = std::collections::BTreeMap::new();
         let mut next = 1;
@@ -595,22 +678,31 @@ fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
                 next = next.max(tid + 1);
             }
             (0..if step > dies_after { 20 } else { 1 }).for_each(|_| c.tick());
-            for (_, _, m) in c.sent.extract_if(.., |(at, conn, m)| (*at, *conn, m.kind) == (mon, 7, MPoolOpReply::KIND))
-            {
+            for (_, _, m) in c.sent.extract_if(.., |(at, conn, m)| {
+                (*at, *conn, m.kind) == (mon, 7, MPoolOpReply::KIND)
+            }) {
                 let r = MPoolOpReply::from_message(&m).unwrap();
                 let number = u64::from_le_bytes(r.data.as_deref().unwrap().try_into().unwrap());
-                assert_eq!(*given.entry(m.tid).or_insert(number), number, "one request, two numbers");
+                assert_eq!(
+                    *given.entry(m.tid).or_insert(number),
+                    number,
+                    "one request, two numbers"
+                );
             }
         }
         let numbers: std::collections::BTreeSet<u64> = given.values().copied().collect();
         assert_eq!(numbers.len(), given.len(), "a number was given twice: {given:?}");
         assert!(given.len() as u64 >= 10 * at_once, "{given:?}");
-        assert_eq!(numbers.len() as u64 + 1, *numbers.last().unwrap(), "each number is somebody's: {given:?}");
+        assert_eq!(
+            numbers.len() as u64 + 1,
+            *numbers.last().unwrap(),
+            "each number is somebody's: {given:?}"
+        );
     }
 }
 
-/// Clients of the leader that always have more to ask for, of what has its turn, leave room for what others forward to it: that is done with
-/// the next turn.
+/// Clients of the leader that always have more to ask for, of what has its turn, leave room for
+/// what others forward to it: that is done with the next turn.
 #[test]
 fn clients_of_the_leader_do_not_take_the_turns_of_those_of_others() {
     let mut c = Three::new();
@@ -621,8 +713,16 @@ fn clients_of_the_leader_do_not_take_the_turns_of_those_of_others() {
         c.open(mon, 7, EntityType::Client, "admin");
     }
     let ask = |tid: u64| {
-        MPoolOp { version: 0, fsid: FSID, pool: 1, op: 0x21, snap: 0, name: String::new(), crush_rule: -1 }
-            .into_message(tid)
+        MPoolOp {
+            version: 0,
+            fsid: FSID,
+            pool: 1,
+            op: 0x21,
+            snap: 0,
+            name: String::new(),
+            crush_rule: -1,
+        }
+        .into_message(tid)
     };
     let mut tid = 0;
     let mut fill = |c: &mut Three| {
@@ -635,7 +735,8 @@ fn clients_of_the_leader_do_not_take_the_turns_of_those_of_others() {
     };
     assert!(fill(&mut c) > 4000);
     c.event(peon, MonEvent::Message { conn: 7, message: ask(1) });
-    let answered = |c: &Three| c.sent.iter().any(|(mon, _, m)| *mon == peon && m.kind == MPoolOpReply::KIND);
+    let answered =
+        |c: &Three| c.sent.iter().any(|(mon, _, m)| *mon == peon && m.kind == MPoolOpReply::KIND);
     for _ in 0..3 {
         c.tick();
         fill(&mut c);
@@ -643,7 +744,8 @@ fn clients_of_the_leader_do_not_take_the_turns_of_those_of_others() {
     assert!(answered(&c), "he waits until the others have no more to ask for");
 }
 
-/// Two OSDs missed a third while nobody led, and hear it again by the time somebody does: their monitor tells their last words only.
+/// Two OSDs missed a third while nobody led, and hear it again by the time somebody does: their
+/// monitor tells their last words only.
 #[test]
 fn a_new_leader_is_told_of_no_silence_that_is_over() {
     for usual in [1000, 0] {
@@ -652,7 +754,9 @@ fn a_new_leader_is_told_of_no_silence_that_is_over() {
         let peon = (old + 1) % 3;
         let port = |osd: i32| 6800 + 10 * osd as u16;
         let conn = |osd: i32| 10 + osd as u64;
-        let message = |c: &mut Three, osd, message| c.event(peon, MonEvent::Message { conn: conn(osd), message });
+        let message = |c: &mut Three, osd, message| {
+            c.event(peon, MonEvent::Message { conn: conn(osd), message })
+        };
         for osd in 0..3 {
             let features = spirula_types::features::PACIFIC;
             let (id, global_id) = (osd.to_string(), 5000 + osd as u64);
@@ -696,12 +800,17 @@ fn a_new_leader_is_told_of_no_silence_that_is_over() {
     }
 }
 
-/// Each tells what it runs on, and what it is; also of one that died since, and by one that leads only since then.
+/// Each tells what it runs on, and what it is; also of one that died since, and by one that leads
+/// only since then.
 #[test]
 fn any_monitor_shows_the_facts_of_every_other() {
     let mut c = Three::new();
     for (mon, name) in c.mons.iter_mut().flatten().zip(NAMES) {
-        let version = if name == "c" { "ceph version 16.2.15 (spirula 9.9.9) pacific (stable)" } else { "16" };
+        let version = if name == "c" {
+            "ceph version 16.2.15 (spirula 9.9.9) pacific (stable)"
+        } else {
+            "16"
+        };
         let facts = [("hostname", format!("host-{name}")), ("ceph_version", version.to_owned())];
         mon.set_metadata(facts.map(|(k, v)| (k.to_owned(), v)).into());
     }
@@ -711,7 +820,8 @@ fn any_monitor_shows_the_facts_of_every_other() {
         c.sent.clear();
         c.command(mon, cmd);
         for _ in 0..100 {
-            let answer = c.sent.iter().find(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
+            let answer =
+                c.sent.iter().find(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
             if let Some((.., answer)) = answer {
                 return serde_json::from_slice::<serde_json::Value>(&answer.data).unwrap();
             }
@@ -721,8 +831,12 @@ fn any_monitor_shows_the_facts_of_every_other() {
     };
     let check = |c: &mut Three, mon: usize| {
         let all = ask(c, mon, r#"{"prefix": "mon metadata", "format": "json"}"#);
-        let hosts: Vec<_> =
-            all.as_array().unwrap().iter().map(|m| m["hostname"].as_str().unwrap().to_owned()).collect();
+        let hosts: Vec<_> = all
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| m["hostname"].as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(hosts, ["host-a", "host-b", "host-c"], "by mon.{}", NAMES[mon]);
         let one = ask(c, mon, r#"{"prefix": "mon metadata", "id": "b", "format": "json"}"#);
         assert_eq!(one["hostname"], "host-b");
@@ -732,7 +846,10 @@ fn any_monitor_shows_the_facts_of_every_other() {
             let all = ask(c, mon, &format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#));
             let mons = all.get("mon").unwrap_or(&all);
             assert_eq!(mons["16"], 2, "{prefix}: {all}");
-            assert_eq!(mons["ceph version 16.2.15 (spirula 9.9.9) pacific (stable)"], 1, "{prefix}: {all}");
+            assert_eq!(
+                mons["ceph version 16.2.15 (spirula 9.9.9) pacific (stable)"], 1,
+                "{prefix}: {all}"
+            );
         }
     };
     (0..3).for_each(|mon| check(&mut c, mon));
@@ -744,8 +861,9 @@ fn any_monitor_shows_the_facts_of_every_other() {
     (0..3).filter(|i| *i != old).for_each(|mon| check(&mut c, mon));
 }
 
-/// Metadata servers at a monitor that does not lead are heard, and when the leader is gone, for however long: nobody loses a rank, no
-/// state is lost, and a server that is silent under the new leader is replaced.
+/// Metadata servers at a monitor that does not lead are heard, and when the leader is gone, for
+/// however long: nobody loses a rank, no state is lost, and a server that is silent under the new
+/// leader is replaced.
 #[test]
 fn another_leader_takes_no_rank_away() {
     use spirula_maps::mds_state as state;
@@ -762,19 +880,27 @@ fn another_leader_takes_no_rank_away() {
         let global_id = c.mons[at].as_ref().unwrap().new_global_id().unwrap();
         gids.push(global_id);
         let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Mds, id: name.into(), global_id, addrs: addr(conn as u16), features };
+        let peer = Peer {
+            kind: EntityType::Mds,
+            id: name.into(),
+            global_id,
+            addrs: addr(conn as u16),
+            features,
+        };
         c.event(at, MonEvent::SessionOpened { conn, peer });
     }
-    let compat = bytes::Bytes::from(spirula_encoding::to_vec(&spirula_maps::CompatSet::mds_default()));
+    let compat =
+        bytes::Bytes::from(spirula_encoding::to_vec(&spirula_maps::CompatSet::mds_default()));
     let mut seq = 0;
     // Says what it is, by the newest map; true if that comes back.
     let mut say = |c: &mut Three, who: usize, wish: Option<i32>| {
         seq += 1;
         let (name, conn) = conns[who];
         let map = c.mons[at].as_ref().unwrap().state().fsmap.clone();
-        let epoch = map
-            .fs_of(gids[who])
-            .map_or_else(|| map.standby_epochs.get(&gids[who]).copied().unwrap_or(0), |f| f.mds_map.epoch);
+        let epoch = map.fs_of(gids[who]).map_or_else(
+            || map.standby_epochs.get(&gids[who]).copied().unwrap_or(0),
+            |f| f.mds_map.epoch,
+        );
         let is = map.info(gids[who]).map_or(state::BOOT, |i| i.state);
         let b = spirula_messages::ceph::MMdsBeacon {
             epoch: epoch.into(),
@@ -788,12 +914,17 @@ fn another_leader_takes_no_rank_away() {
         };
         c.sent.clear();
         c.event(at, MonEvent::Message { conn, message: b.into_message(0) });
-        let echoed = |m: &Message| spirula_messages::ceph::MMdsBeacon::from_message(m).is_ok_and(|b| b.seq == seq);
+        let echoed = |m: &Message| {
+            spirula_messages::ceph::MMdsBeacon::from_message(m).is_ok_and(|b| b.seq == seq)
+        };
         c.sent.iter().any(|(m, to, s)| (*m, *to) == (at, conn) && echoed(s))
     };
     assert!(say(&mut c, 0, None) && say(&mut c, 1, None));
     for pool in ["m", "d"] {
-        c.command(old, &format!(r#"{{"prefix": "osd pool create", "pool": "{pool}", "pg_num": 8}}"#));
+        c.command(
+            old,
+            &format!(r#"{{"prefix": "osd pool create", "pool": "{pool}", "pg_num": 8}}"#),
+        );
     }
     c.command(old, r#"{"prefix": "fs new", "fs_name": "fs", "metadata": "m", "data": "d"}"#);
     assert!(say(&mut c, 0, Some(state::ACTIVE)));
@@ -814,7 +945,10 @@ fn another_leader_takes_no_rank_away() {
         c.tick();
     }
     let now = c.mons[at].as_ref().unwrap().state().fsmap.clone();
-    assert_eq!((&now.filesystems[0].mds_map.up, now.servers().count()), (&before.filesystems[0].mds_map.up, 2));
+    assert_eq!(
+        (&now.filesystems[0].mds_map.up, now.servers().count()),
+        (&before.filesystems[0].mds_map.up, 2)
+    );
     assert!(c.mons[at].as_ref().unwrap().state().osdmap.blocklist.is_empty());
     // Without a majority clients were sent away. From now on one of them is silent.
     let (features, addrs) = (spirula_types::features::PACIFIC, addr(conns[1].1 as u16));
@@ -830,7 +964,8 @@ fn another_leader_takes_no_rank_away() {
     assert_eq!(now.by_name("fs").unwrap().mds_map.of_rank(0).map(|i| i.gid), Some(gids[1]));
 }
 
-/// Monitors that hold the same say so, whoever is asked; one that differs is named, and so is one that says nothing.
+/// Monitors that hold the same say so, whoever is asked; one that differs is named, and so is one
+/// that says nothing.
 #[test]
 fn a_scrub_of_the_monitors_compares_what_they_hold() {
     let mut c = Three::new();
@@ -841,9 +976,16 @@ fn a_scrub_of_the_monitors_compares_what_they_hold() {
         for _ in 0..100 {
             c.tick();
             c.sent.clear();
-            c.command(leader, r#"{"prefix": "log last", "num": 50, "level": "info", "channel": "cluster"}"#);
+            c.command(
+                leader,
+                r#"{"prefix": "log last", "num": 50, "level": "info", "channel": "cluster"}"#,
+            );
             (0..3).for_each(|_| c.tick());
-            let lines: Vec<_> = c.sent.iter().map(|(.., m)| String::from_utf8_lossy(&m.data).into_owned()).collect();
+            let lines: Vec<_> = c
+                .sent
+                .iter()
+                .map(|(.., m)| String::from_utf8_lossy(&m.data).into_owned())
+                .collect();
             if lines.iter().any(|l| l.contains(text)) {
                 return;
             }
@@ -860,8 +1002,9 @@ fn a_scrub_of_the_monitors_compares_what_they_hold() {
     said(&mut c, &format!("scrub: no answer from mon.{}", NAMES[third]));
 }
 
-/// A monitor that was cut off for seconds sent its OSDs away, and could not say so: nor does it count as their connection when it is heard
-/// again. One refused report of an OSD that is connected nowhere is enough, whoever had it before.
+/// A monitor that was cut off for seconds sent its OSDs away, and could not say so: nor does it
+/// count as their connection when it is heard again. One refused report of an OSD that is connected
+/// nowhere is enough, whoever had it before.
 #[test]
 fn an_osd_that_a_monitor_sent_away_while_it_was_cut_off_is_connected_there_no_more() {
     let mut c = Three::new();
@@ -871,7 +1014,13 @@ fn an_osd_that_a_monitor_sent_away_while_it_was_cut_off_is_connected_there_no_mo
     let features = spirula_types::features::PACIFIC;
     let open = |c: &mut Three, mon: usize, conn: u64, osd: i32| {
         let global_id = 5000 + osd as u64;
-        let peer = Peer { kind: EntityType::Osd, id: osd.to_string(), global_id, addrs: addr(0), features };
+        let peer = Peer {
+            kind: EntityType::Osd,
+            id: osd.to_string(),
+            global_id,
+            addrs: addr(0),
+            features,
+        };
         c.event(mon, MonEvent::SessionOpened { conn, peer });
     };
     let port = |osd: i32| 6800 + 10 * osd as u16;
@@ -912,7 +1061,8 @@ fn an_osd_that_a_monitor_sent_away_while_it_was_cut_off_is_connected_there_no_mo
     assert!(!up(&c));
 }
 
-/// The word of one connection may be lost where nobody notices: it is said again, of those that are and of those that are not.
+/// The word of one connection may be lost where nobody notices: it is said again, of those that are
+/// and of those that are not.
 #[test]
 fn what_the_leader_did_not_hear_of_a_connection_it_hears_later() {
     let mut c = Three::new();
@@ -921,7 +1071,11 @@ fn what_the_leader_did_not_hear_of_a_connection_it_hears_later() {
     let peon = (led + 1) % 3;
     let sessions = |c: &mut Three| {
         c.sent.clear();
-        let ask = MCommand { fsid: FSID, cmd: vec![r#"{"prefix": "sessions"}"#.into()], input: bytes::Bytes::new() };
+        let ask = MCommand {
+            fsid: FSID,
+            cmd: vec![r#"{"prefix": "sessions"}"#.into()],
+            input: bytes::Bytes::new(),
+        };
         let peer = Peer {
             kind: EntityType::Client,
             id: "admin".into(),
@@ -931,8 +1085,11 @@ fn what_the_leader_did_not_hear_of_a_connection_it_hears_later() {
         };
         c.event(led, MonEvent::SessionOpened { conn: 70, peer });
         c.event(led, MonEvent::Message { conn: 70, message: ask.into_message(9) });
-        let found = c.sent.iter().find(|(_, _, m)| m.kind == MCommandReply::KIND).expect("an answer");
-        let text = String::from_utf8(MCommandReply::from_message(&found.2).unwrap().output.to_vec()).unwrap();
+        let found =
+            c.sent.iter().find(|(_, _, m)| m.kind == MCommandReply::KIND).expect("an answer");
+        let text =
+            String::from_utf8(MCommandReply::from_message(&found.2).unwrap().output.to_vec())
+                .unwrap();
         text.contains("osd.2")
     };
     let peer = Peer {
@@ -984,9 +1141,9 @@ impl tracing::Subscriber for Errors {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// 700 values of 64 KiB at once through three monitors, half of them at one that does not lead, while disks are slow: all are
-/// answered, in frames and entries that the others take, one that is started again comes back to the same, and the next
-/// change is agreed on.
+/// 700 values of 64 KiB at once through three monitors, half of them at one that does not lead,
+/// while disks are slow: all are answered, in frames and entries that the others take, one that is
+/// started again comes back to the same, and the next change is agreed on.
 #[test]
 fn a_burst_of_large_values_is_agreed_on_by_all_three_and_survives_a_restart() {
     let mut c = Three::new();
@@ -996,7 +1153,13 @@ fn a_burst_of_large_values_is_agreed_on_by_all_three_and_survives_a_restart() {
     let (value, conn) = (bytes::Bytes::from(vec![b'v'; 64 << 10]), 50);
     for (mon, global_id) in [(leader, 6001), (follower, 6002)] {
         let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
+        let peer = Peer {
+            kind: EntityType::Client,
+            id: "admin".into(),
+            global_id,
+            addrs: addr(0),
+            features,
+        };
         c.event(mon, MonEvent::SessionOpened { conn, peer });
     }
     // What comes while the first is being written waits for its turn, and is one batch then.
@@ -1011,12 +1174,17 @@ fn a_burst_of_large_values_is_agreed_on_by_all_three_and_survives_a_restart() {
     c.unstick();
     (0..20).for_each(|_| c.tick());
     let answers = |c: &Three, mon| {
-        let acks = c.sent.iter().filter(|(at, to, m)| (*at, *to) == (mon, conn) && m.kind == MMonCommandAck::KIND);
+        let acks = c
+            .sent
+            .iter()
+            .filter(|(at, to, m)| (*at, *to) == (mon, conn) && m.kind == MMonCommandAck::KIND);
         acks.filter(|(.., m)| MMonCommandAck::from_message(m).unwrap().result == 0).count()
     };
     assert_eq!((answers(&c, leader), answers(&c, follower)), (350, 350), "{:?}", c.stopped);
     assert!(c.largest > 1 << 20, "no batch was made: {}", c.largest);
-    let states = |c: &Three| (0..3).map(|i| c.mons[i].as_ref().unwrap().state().to_bytes()).collect::<Vec<_>>();
+    let states = |c: &Three| {
+        (0..3).map(|i| c.mons[i].as_ref().unwrap().state().to_bytes()).collect::<Vec<_>>()
+    };
     let alike = |c: &Three, least: usize| {
         let all = states(c);
         assert!(all.iter().all(|s| *s == all[0]), "monitors hold different states");
@@ -1037,7 +1205,8 @@ fn a_burst_of_large_values_is_agreed_on_by_all_three_and_survives_a_restart() {
     assert!(c.stopped.is_empty(), "{:?}", c.stopped);
 }
 
-/// The leader hears the others, and they do not take what it proposes: health says so within 5 s, and the log does, not with every tick.
+/// The leader hears the others, and they do not take what it proposes: health says so within 5 s,
+/// and the log does, not with every tick.
 #[test]
 fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
     let mut c = Three::new();
@@ -1045,7 +1214,8 @@ fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
     (0..30).for_each(|_| c.tick());
     let says = |c: &Three| {
         let view = c.mons[leader].as_ref().unwrap().view();
-        spirula_mon::report::health(&view, true, spirula_format::Format::Plain).contains("MON_STALLED")
+        spirula_mon::report::health(&view, true, spirula_format::Format::Plain)
+            .contains("MON_STALLED")
     };
     let errors = Errors::default();
     let lines = errors.clone();
@@ -1056,7 +1226,10 @@ fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
     tracing::subscriber::with_default(errors, || {
         c.long = Some(32 << 10);
         let value = "v".repeat(60 << 10);
-        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "k", "val": "{value}"}}"#));
+        c.command(
+            leader,
+            &format!(r#"{{"prefix": "config-key set", "key": "k", "val": "{value}"}}"#),
+        );
         assert!(!says(&c) && told().is_empty());
         (0..50).for_each(|_| c.tick());
         assert_eq!(c.leader(), Some(leader), "it leads, and the others hear it");
@@ -1075,8 +1248,9 @@ fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
     assert!(c.mons.iter().flatten().all(|m| m.state().kv.contains_key("k")));
 }
 
-/// The leader is taken out of a cluster of three, then that of the two that are left. It answers who asked for it, stops, and those who
-/// are left go on; what it is asked for before it stops does no harm.
+/// The leader is taken out of a cluster of three, then that of the two that are left. It answers
+/// who asked for it, stops, and those who are left go on; what it is asked for before it stops does
+/// no harm.
 #[test]
 fn a_leader_that_is_removed_stops_and_the_others_go_on() {
     let mut c = Three::new();
@@ -1109,7 +1283,8 @@ fn a_leader_that_is_removed_stops_and_the_others_go_on() {
         let answered: Vec<_> = c.sent.iter().filter(|(m, ..)| *m == led).collect();
         assert!(answered.is_empty(), "round {round}: {answered:?}");
         // It hears of it from the next one that leads.
-        let gone = |c: &Three| c.stopped.iter().any(|(mon, why)| *mon == led && why.contains("removed"));
+        let gone =
+            |c: &Three| c.stopped.iter().any(|(mon, why)| *mon == led && why.contains("removed"));
         for _ in 0..45 {
             if !gone(&c) {
                 c.tick();
@@ -1126,7 +1301,10 @@ fn a_leader_that_is_removed_stops_and_the_others_go_on() {
         c.sent.clear();
         c.command(asked, r#"{"prefix": "config-key set", "key": "k", "val": "x"}"#);
         (0..5).for_each(|_| c.tick());
-        assert!(c.sent.iter().any(|(m, _, s)| *m == asked && s.kind == MMonCommandAck::KIND), "round {round}");
+        assert!(
+            c.sent.iter().any(|(m, _, s)| *m == asked && s.kind == MMonCommandAck::KIND),
+            "round {round}"
+        );
         for &mon in &left {
             let mon = c.mons[mon].as_ref().unwrap();
             assert_eq!(mon.state().monmap.len(), left.len());
@@ -1136,7 +1314,8 @@ fn a_leader_that_is_removed_stops_and_the_others_go_on() {
     }
 }
 
-/// Monitors that share a process are not removed: one that is removed ends, and the process with it.
+/// Monitors that share a process are not removed: one that is removed ends, and the process with
+/// it.
 #[test]
 fn a_monitor_that_shares_its_process_is_not_removed() {
     let mut c = Three::new();
@@ -1160,17 +1339,24 @@ fn a_monitor_that_shares_its_process_is_not_removed() {
     }
     for word in ["rm", "remove"] {
         c.sent.clear();
-        c.command(led, &format!(r#"{{"prefix": "mon {word}", "name": "{}"}}"#, NAMES[(led + 1) % 3]));
+        c.command(
+            led,
+            &format!(r#"{{"prefix": "mon {word}", "name": "{}"}}"#, NAMES[(led + 1) % 3]),
+        );
         (0..20).for_each(|_| c.tick());
         let acks = c.sent.iter().filter(|(m, _, s)| *m == led && s.kind == MMonCommandAck::KIND);
         let acks: Vec<_> = acks.map(|(.., m)| MMonCommandAck::from_message(m).unwrap()).collect();
-        assert!(matches!(&acks[..], [a] if a.result == -95 && a.status.contains("spirula up")), "{acks:?}");
+        assert!(
+            matches!(&acks[..], [a] if a.result == -95 && a.status.contains("spirula up")),
+            "{acks:?}"
+        );
     }
     assert!(c.stopped.is_empty() && c.mons.iter().flatten().all(|m| m.state().monmap.len() == 3));
 }
 
-/// One of two that are left is taken out, the one that leads or the other: its vote is needed for that, and the last one goes on alone.
-/// So it does where the one that led is cut off before it could say that it is agreed on, for a second.
+/// One of two that are left is taken out, the one that leads or the other: its vote is needed for
+/// that, and the last one goes on alone. So it does where the one that led is cut off before it
+/// could say that it is agreed on, for a second.
 #[test]
 fn the_last_of_two_goes_on_alone_whichever_is_removed() {
     for (leads, cut) in [(false, false), (true, false), (true, true)] {
@@ -1199,7 +1385,10 @@ fn the_last_of_two_goes_on_alone_whichever_is_removed() {
                     c.mons[out] = None;
                 }
             }
-            assert!(c.sent.iter().any(|(_, _, m)| m.kind == MMonCommandAck::KIND), "{what}: not answered");
+            assert!(
+                c.sent.iter().any(|(_, _, m)| m.kind == MMonCommandAck::KIND),
+                "{what}: not answered"
+            );
             assert!(!c.stopped.is_empty(), "{what}: mon.{} goes on", NAMES[out]);
             assert!(
                 c.stopped.iter().all(|(mon, why)| *mon == out && why.contains("removed")),
@@ -1212,7 +1401,8 @@ fn the_last_of_two_goes_on_alone_whichever_is_removed() {
             c.sent.clear();
             c.command(asked, r#"{"prefix": "config-key set", "key": "k", "val": "x"}"#);
             (0..5).for_each(|_| c.tick());
-            let answered = c.sent.iter().any(|(m, _, s)| *m == asked && s.kind == MMonCommandAck::KIND);
+            let answered =
+                c.sent.iter().any(|(m, _, s)| *m == asked && s.kind == MMonCommandAck::KIND);
             assert!(answered, "{what}: {all:?} do not agree on anything");
             for &mon in &all {
                 let mon = c.mons[mon].as_ref().unwrap();
@@ -1236,7 +1426,8 @@ fn asks() -> [Message; 3] {
     [set.into_message(1), what.into_message(0), own.into_message(2)]
 }
 
-/// Clients that fill one of a monitor's bounds, which a user with few rights may, stop nobody who asks for something else.
+/// Clients that fill one of a monitor's bounds, which a user with few rights may, stop nobody who
+/// asks for something else.
 #[test]
 fn a_full_bound_stops_only_what_would_come_under_it() {
     let mut c = Three::new();
@@ -1247,7 +1438,9 @@ fn a_full_bound_stops_only_what_would_come_under_it() {
         c.open(mon, 7, EntityType::Client, "admin");
     }
     let [set, read, own] = asks();
-    let room = |c: &Three, mon: usize| [&set, &read, &own].map(|m| c.mons[mon].as_ref().unwrap().has_room_for(7, m));
+    let room = |c: &Three, mon: usize| {
+        [&set, &read, &own].map(|m| c.mons[mon].as_ref().unwrap().has_room_for(7, m))
+    };
     let fill = |c: &mut Three, mon: usize, m: &Message| {
         let mut turns = 0..8000;
         while c.mons[mon].as_ref().unwrap().has_room_for(7, m) {
@@ -1267,7 +1460,8 @@ fn a_full_bound_stops_only_what_would_come_under_it() {
     assert_eq!(c.closed, []);
 }
 
-/// What other monitors forward for their clients takes three quarters of the leader's room, so that a daemon is heard there.
+/// What other monitors forward for their clients takes three quarters of the leader's room, so that
+/// a daemon is heard there.
 #[test]
 fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leader() {
     for reads in [false, true] {
@@ -1277,7 +1471,9 @@ fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leade
         c.cut = true;
         let [set, read, _] = asks();
         let status = vec![r#"{"prefix": "status"}"#.to_owned()];
-        let status = MMonCommand { version: 0, fsid: FSID, cmd: status, input: bytes::Bytes::new() }.into_message(1);
+        let status =
+            MMonCommand { version: 0, fsid: FSID, cmd: status, input: bytes::Bytes::new() }
+                .into_message(1);
         for mon in [1, 2].map(|n| (leader + n) % 3) {
             c.open(mon, 7, EntityType::Client, "admin");
             for _ in 0..4200 {
@@ -1294,7 +1490,8 @@ fn what_clients_of_other_monitors_ask_for_leaves_daemons_their_room_at_the_leade
     }
 }
 
-/// Who leaves before a majority's word comes has nothing done: else whoever comes and goes had the manager work without end.
+/// Who leaves before a majority's word comes has nothing done: else whoever comes and goes had the
+/// manager work without end.
 #[test]
 fn the_manager_is_not_asked_for_who_has_left() {
     let mut c = Three::new();
@@ -1302,9 +1499,12 @@ fn the_manager_is_not_asked_for_who_has_left() {
     (0..30).for_each(|_| c.tick());
     c.open(leader, 9, EntityType::Mgr, "x");
     let command = r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#;
-    let beacon = MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9009, "x") };
+    let beacon =
+        MgrBeacon { commands: vec![command.to_owned()], ..crate::harness::beacon(9009, "x") };
     c.event(leader, MonEvent::Message { conn: 9, message: beacon.into_message(0) });
-    let runs = |c: &Three| c.sent.iter().filter(|(_, conn, m)| *conn == 9 && m.kind == MgrRun::KIND).count();
+    let runs = |c: &Three| {
+        c.sent.iter().filter(|(_, conn, m)| *conn == 9 && m.kind == MgrRun::KIND).count()
+    };
     for leaves in [true, false] {
         c.sent.clear();
         c.cut = true;

@@ -12,14 +12,14 @@
 //! # A write
 //! The op vector runs as for a replicated pool and gives one change of the whole object. What
 //! it changes of a stripe only in part is read first, from any `k` shards. Each member makes one
-//! transaction of what it gets: its shard's units, all attributes, the log entry; and, if the object existed, a
-//! clone of it (by reference) under a name of its own, the *undo copy*. The client is answered
-//! when all members have it durably. On one object requests follow each other: none is executed
-//! while a write of it is under way.
+//! transaction of what it gets: its shard's units, all attributes, the log entry; and, if the
+//! object existed, a clone of it (by reference) under a name of its own, the *undo copy*. The
+//! client is answered when all members have it durably. On one object requests follow each other:
+//! none is executed while a write of it is under way.
 //!
-//! Where a write removes the object, its undo copy is made right before that: the store then gives the object another name
-//! and copies nothing, so that one without room takes deletions, and their undoing, all the same. Nothing may come between
-//! the two updates.
+//! Where a write removes the object, its undo copy is made right before that: the store then gives
+//! the object another name and copies nothing, so that one without room takes deletions, and their
+//! undoing, all the same. Nothing may come between the two updates.
 //!
 //! # Why an interrupted write ends everywhere or nowhere, and none that was acknowledged is lost
 //! An entry may be on some members only, and `k` shards of one version make an object, fewer
@@ -34,17 +34,19 @@
 //! Undo copies go when their entry can no more be divergent: when it is in every later history.
 //! That is so once all members have it durably (it is *rolled forward*); every transaction
 //! carries how far that is, and an idle primary says it by itself. Activation makes all members
-//! record one log, so its newest entry is rolled forward as well, if they are enough to serve. A log is never trimmed beyond.
+//! record one log, so its newest entry is rolled forward as well, if they are enough to serve. A
+//! log is never trimmed beyond.
 //!
 //! An undo copy is missing only where a member got no more than the log entry (it was being
 //! backfilled and had not reached the object). Such an object is filled only when no write of it
 //! is under way, hence with a version that will never be taken back.
 //!
 //! # What is beyond it
-//! A shard whose bytes have rotted, and that nobody has read since, is a loss like any other: with `m` more shards
-//! away (an OSD that is down, or one that begins to be filled) fewer than `k` are left, and the object is unfound until one
-//! returns. With `m` = 1 one crash is enough for that. No order of writes helps: what was acknowledged was on
-//! all `k + m`. Deep scrubs find rot while the PG is clean; `m` = 2 bears both at once.
+//! A shard whose bytes have rotted, and that nobody has read since, is a loss like any other: with
+//! `m` more shards away (an OSD that is down, or one that begins to be filled) fewer than `k` are
+//! left, and the object is unfound until one returns. With `m` = 1 one crash is enough for that. No
+//! order of writes helps: what was acknowledged was on all `k + m`. Deep scrubs find rot while the
+//! PG is clean; `m` = 2 bears both at once.
 //!
 //! # Refused
 //! omap (as in Ceph); reading from members that are not whole.

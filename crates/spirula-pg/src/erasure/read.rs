@@ -6,17 +6,18 @@
 //! on.
 //!
 //! # Why no bytes of another version are ever used
-//! What is read belongs to the one request that asked, or to the one rebuilding: it is kept with the request ([`Gathered`])
-//! and goes with it, whatever makes it go, and a read under way ends with the request for which it is ([`Pg::op_gone`]).
-//! A shard is given only in the version asked for, and what was put together says of which version it is; a request takes
-//! it only for an object that has that version, else the object is read again. While a request waits for shards no write
-//! of the object begins: it is the object's first, and none was under way.
+//! What is read belongs to the one request that asked, or to the one rebuilding: it is kept with
+//! the request ([`Gathered`]) and goes with it, whatever makes it go, and a read under way ends
+//! with the request for which it is ([`Pg::op_gone`]). A shard is given only in the version asked
+//! for, and what was put together says of which version it is; a request takes it only for an
+//! object that has that version, else the object is read again. While a request waits for shards no
+//! write of the object begins: it is the object's first, and none was under way.
 //!
 //! # Why no bytes are made up
-//! A shard is as long as its object's size says ([`Shape::shard_len`]), and a holder whose shard is not has a bad one,
-//! like one that fails its checksum. The primary takes only what has the length that it must have; nothing is padded. All
-//! shards of an object have the same attributes; if those read for a rebuild differ, most of them decide, and a scrub
-//! replaces the others.
+//! A shard is as long as its object's size says ([`Shape::shard_len`]), and a holder whose shard is
+//! not has a bad one, like one that fails its checksum. The primary takes only what has the length
+//! that it must have; nothing is padded. All shards of an object have the same attributes; if those
+//! read for a rebuild differ, most of them decide, and a scrub replaces the others.
 //!
 //! # What a holder says that has no such shard
 //! A holder that has another version says which ([`CtlBody::PullFailed`]). If that is an older
@@ -27,7 +28,9 @@ use super::Shape;
 use super::stripe::{Piece, Stripes, from_pieces, join};
 use crate::active::Active;
 use crate::api::{OpId, PeerMsg, PgEffect};
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+use crate::exec::{
+    INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want,
+};
 use crate::pg::{Cx, Pg, Role};
 use crate::repeat::{Again, Repeat};
 use crate::shard::undo_object;
@@ -108,7 +111,10 @@ type Attrs = Vec<(Bytes, Bytes)>;
 /// The attributes that most of these shards have; of as many the lowest shard's.
 fn most(attrs: BTreeMap<i8, Attrs>) -> Attrs {
     let alike = |a: &Attrs| attrs.values().filter(|b| *b == a).count();
-    let best = attrs.iter().max_by_key(|(shard, a)| (alike(a), std::cmp::Reverse(**shard))).map(|(_, a)| a.clone());
+    let best = attrs
+        .iter()
+        .max_by_key(|(shard, a)| (alike(a), std::cmp::Reverse(**shard)))
+        .map(|(_, a)| a.clone());
     best.unwrap_or_default()
 }
 
@@ -139,8 +145,13 @@ impl ObjectReader for EcReader<'_> {
         if length == 0 {
             return Ok(Bytes::new());
         }
-        from_pieces(self.pieces, offset, length)
-            .ok_or_else(|| ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
+        from_pieces(self.pieces, offset, length).ok_or_else(|| {
+            ReadError::NotReady(Prefetch(vec![Want::Data {
+                object: object.clone(),
+                offset,
+                length,
+            }]))
+        })
     }
 
     fn size(&self, object: &HObject) -> Result<u64, ReadError> {
@@ -191,7 +202,10 @@ impl ObjectReader for EcReader<'_> {
 impl Active {
     /// Who was asked for shards twice and again, and has not answered.
     pub fn silent_holders(&self, base_ms: u64) -> impl Iterator<Item = Peer> {
-        self.gathers.values().filter(move |g| g.repeat.is_late(base_ms)).flat_map(|g| g.waiting.iter().copied())
+        self.gathers
+            .values()
+            .filter(move |g| g.repeat.is_late(base_ms))
+            .flat_map(|g| g.waiting.iter().copied())
     }
 }
 
@@ -201,8 +215,9 @@ impl Pg {
     fn holders(&self, object: &HObject, version: EVersion, failed: &BTreeSet<Peer>) -> Vec<Peer> {
         let Some(a) = self.active() else { return Vec::new() };
         let own = (!self.core.missing.contains(object)).then_some(self.core.me);
-        let has =
-            |(_, p): &(&Peer, &crate::active::PeerState)| *object <= p.last_backfill && !p.missing.contains(object);
+        let has = |(_, p): &(&Peer, &crate::active::PeerState)| {
+            *object <= p.last_backfill && !p.missing.contains(object)
+        };
         let members = a.peers.iter().filter(has).map(|(o, _)| *o);
         let strays = a.recovery.holders(object, version);
         let mut by_shard: BTreeMap<i8, Peer> = BTreeMap::new();
@@ -242,10 +257,14 @@ impl Pg {
     fn ask_shards(&mut self, seq: u64, cx: &mut Cx<'_>) -> bool {
         let (Some(shape), Some(a)) = (self.core.shape(), self.active()) else { return false };
         let Some(g) = a.gathers.get(&seq) else { return false };
-        let have: BTreeSet<i8> = g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
+        let have: BTreeSet<i8> =
+            g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
         let (object, version) = (g.object.clone(), g.version);
         let lacking = shape.k.saturating_sub(have.len());
-        let next = self.holders(&object, version, &g.failed).into_iter().filter(|p| !have.contains(&p.shard));
+        let next = self
+            .holders(&object, version, &g.failed)
+            .into_iter()
+            .filter(|p| !have.contains(&p.shard));
         let next: Vec<Peer> = next.take(lacking).collect();
         let enough = next.len() == lacking;
         let Role::Active(a) = &mut self.role else { return false };
@@ -260,7 +279,12 @@ impl Pg {
         for to in next {
             let body = body.clone();
             if to == self.core.me {
-                let ctl = PgCtl { pg: self.core.id, ends: self.core.ends(to), epoch: self.core.interval.since, body };
+                let ctl = PgCtl {
+                    pg: self.core.id,
+                    ends: self.core.ends(to),
+                    epoch: self.core.interval.since,
+                    body,
+                };
                 self.on_read_shard(to, ctl, cx);
             } else {
                 self.core.send(to, body, cx);
@@ -288,13 +312,16 @@ impl Pg {
 
     /// A holder of a shard is asked for a part of it.
     pub(crate) fn on_read_shard(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::ReadShard { seq, object, version, offset, length, attrs } = &ctl.body else { return };
+        let CtlBody::ReadShard { seq, object, version, offset, length, attrs } = &ctl.body else {
+            return;
+        };
         let (seq, version) = (*seq, *version);
         let read = || -> Result<Held, ReadError> {
             // A holder outside the members has not taken back what it will have to.
             let undone = self.core.log.iter().find(|e| e.prior == version && e.object == *object);
             let before = undone.map(|e| undo_object(object, e.version));
-            let before = before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
+            let before =
+                before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
             let object = before.as_ref().unwrap_or(object);
             let none = Held::Other(EVersion::default());
             let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(none) };
@@ -362,7 +389,8 @@ impl Pg {
                         self.tell_rotten(from, &object, version, offset, cx);
                     }
                 } else {
-                    tracing::warn!(pg = %self.core.id, %object, %version, %has, "asked for a shard that is not here");
+                    tracing::warn!(pg = %self.core.id, %object, %version, %has, "asked for a shard \
+                        that is not here");
                 }
                 if from == self.core.me {
                     self.on_shard_failed(from, seq, has, cx);
@@ -386,16 +414,22 @@ impl Pg {
         let attrs = d.list(8, |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?)));
         // A request reads within the object; what is rebuilt ends where the object does.
         let length = |attrs: &Attrs| {
-            let info = attrs.iter().find(|(k, _)| k == INFO_ATTR).and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
+            let info = attrs
+                .iter()
+                .find(|(k, _)| k == INFO_ATTR)
+                .and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
             match g.purpose {
                 For::Op(_) => Some(to_byte - from_byte),
-                For::Rebuild => info.map(|i| shape.shard_len(i.size).clamp(from_byte, to_byte) - from_byte),
+                For::Rebuild => {
+                    info.map(|i| shape.shard_len(i.size).clamp(from_byte, to_byte) - from_byte)
+                }
             }
         };
         let whole = |a: &Attrs| t.version == g.version && length(a) == Some(t.payload.len() as u64);
         let pads = planted!(self.core.cfg, ShortShardPadded);
         let Some(attrs) = attrs.ok().filter(|a| pads || whole(a)) else {
-            tracing::error!(pg = %self.core.id, %from, object = %g.object, "bad answer to a read of a shard");
+            tracing::error!(pg = %self.core.id, %from, object = %g.object, "bad answer to a read \
+                of a shard");
             g.waiting.insert(from);
             self.on_shard_failed(from, t.seq, EVersion::default(), cx);
             return;
@@ -418,11 +452,18 @@ impl Pg {
             For::Op(op) => match join(&shape, &have) {
                 Ok(bytes) => {
                     let any = planted!(self.core.cfg, PiecesKept);
-                    self.requests.gathered(&g.object, op, any, g.version, (g.stripes.0 * shape.width(), bytes));
+                    self.requests.gathered(
+                        &g.object,
+                        op,
+                        any,
+                        g.version,
+                        (g.stripes.0 * shape.width(), bytes),
+                    );
                     self.on_op_ready(op, None, cx);
                 }
                 Err(e) => {
-                    tracing::error!(pg = %self.core.id, object = %g.object, error = %e, "put shards together");
+                    tracing::error!(pg = %self.core.id, object = %g.object, error = %e, "put \
+                        shards together");
                     self.op_failed(&g.object, op, cx);
                 }
             },
@@ -443,15 +484,22 @@ impl Pg {
     /// A copy outside the members is gone: what is read of it will not come.
     pub(crate) fn shards_lost(&mut self, from: Peer, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
-        let waits = a.gathers.iter().filter(|(_, g)| g.waiting.contains(&from)).map(|(seq, _)| *seq);
+        let waits =
+            a.gathers.iter().filter(|(_, g)| g.waiting.contains(&from)).map(|(seq, _)| *seq);
         for seq in waits.collect::<Vec<u64>>() {
             self.on_shard_failed(from, seq, EVersion::default(), cx);
         }
     }
 
-    /// A shard cannot be had: ask for another. `has` is the version that the holder has instead, zero for none. False if
-    /// `seq` is no read of shards.
-    pub(crate) fn on_shard_failed(&mut self, from: Peer, seq: u64, has: EVersion, cx: &mut Cx<'_>) -> bool {
+    /// A shard cannot be had: ask for another. `has` is the version that the holder has instead,
+    /// zero for none. False if `seq` is no read of shards.
+    pub(crate) fn on_shard_failed(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        has: EVersion,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let Some(g) = a.gathers.get_mut(&seq) else { return false };
         if !g.waiting.remove(&from) {
@@ -460,7 +508,8 @@ impl Pg {
         g.failed.insert(from);
         let (object, purpose, version) = (g.object.clone(), g.purpose, g.version);
         if has > version {
-            tracing::error!(pg = %self.core.id, %from, %object, %version, %has, "a shard is newer than is known here");
+            tracing::error!(pg = %self.core.id, %from, %object, %version, %has, "a shard is newer \
+                than is known here");
         } else if let Some(p) = a.peers.get_mut(&from)
             && !p.missing.contains(&object)
         {
@@ -487,8 +536,8 @@ mod tests {
     use spirula_messages::ceph::op;
     use spirula_types::errno;
 
-    /// Much beside data is refused with ENOSPC where there is no room for it, whether the pool is erasure-coded or not: a store
-    /// that refuses it when it is in the log makes its PG wait.
+    /// Much beside data is refused with ENOSPC where there is no room for it, whether the pool is
+    /// erasure-coded or not: a store that refuses it when it is in the log makes its PG wait.
     #[test]
     fn a_request_for_more_than_there_is_room_for_is_refused_in_an_erasure_coded_pool() {
         let mut x = Bench::new();
@@ -497,7 +546,9 @@ mod tests {
         let set = [crate::exec::tests::xattr_op(op::SETXATTR, b"a", &value)];
         let result = |x: &Bench| {
             let reader = EcReader { inner: &x.store, pieces: &[] };
-            exec::execute(&x.context(&o), &load_object(&reader, &o).unwrap(), &reader, &set).unwrap().result
+            exec::execute(&x.context(&o), &load_object(&reader, &o).unwrap(), &reader, &set)
+                .unwrap()
+                .result
         };
         assert_eq!(result(&x), 0);
         x.store.room = Some(1 << 20);

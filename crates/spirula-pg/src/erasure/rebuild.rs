@@ -1,5 +1,6 @@
-//! Making lacking shards of an object: read `k` others, compute, send; piece by piece. What a shard shares with those of the
-//! head and clones beside it is taken of these, in whole stripes (`recovery::share`), and neither read nor sent.
+//! Making lacking shards of an object: read `k` others, compute, send; piece by piece. What a shard
+//! shares with those of the head and clones beside it is taken of these, in whole stripes
+//! (`recovery::share`), and neither read nor sent.
 
 use super::Shape;
 use super::read::For;
@@ -42,7 +43,8 @@ impl Rebuild {
     }
 }
 
-/// The next stripes to be read, `most` at once, from `from` on: what lies between two that are lacking comes along.
+/// The next stripes to be read, `most` at once, from `from` on: what lies between two that are
+/// lacking comes along.
 fn next_piece(lacking: &[Stripes], from: u64, most: u64) -> Option<Stripes> {
     let first = lacking.iter().map(|(a, b)| ((*a).max(from), *b)).find(|(a, b)| a < b)?.0;
     let last = lacking.last()?.1;
@@ -91,7 +93,11 @@ impl Pg {
 
     /// Reads the next piece. Not while a write of the object is under way: what is rebuilt must
     /// never be taken back.
-    pub(crate) fn rebuild_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), Prefetch> {
+    pub(crate) fn rebuild_piece(
+        &mut self,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Prefetch> {
         let Some(shape) = self.core.shape() else { return Ok(()) };
         // Read by now, what is looked at again when the shards have come is at hand then.
         if let Some(r) = self.active_mut().and_then(|a| a.recovery.rebuild(object))
@@ -116,7 +122,8 @@ impl Pg {
         Ok(())
     }
 
-    /// What the shards share with those beside them cannot be known before this is read: then all begins anew.
+    /// What the shards share with those beside them cannot be known before this is read: then all
+    /// begins anew.
     fn rebuild_when_read(&mut self, object: &HObject, what: Prefetch, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if let Some((targets, need)) = a.recovery.refuse_rebuild(object) {
@@ -127,8 +134,8 @@ impl Pg {
         }
     }
 
-    /// What the shards of these targets share with those beside them. `record`: the values of the head's attributes, if it is
-    /// what is made and they are known.
+    /// What the shards of these targets share with those beside them. `record`: the values of the
+    /// head's attributes, if it is what is made and they are known.
     fn shared_way(
         &self,
         object: &HObject,
@@ -137,7 +144,9 @@ impl Pg {
         cx: &Cx<'_>,
     ) -> Result<Way, Prefetch> {
         // Stores share whole blocks.
-        let Some(shape) = self.core.shape().filter(|s| s.unit.is_multiple_of(self.core.cfg.share_block)) else {
+        let Some(shape) =
+            self.core.shape().filter(|s| s.unit.is_multiple_of(self.core.cfg.share_block))
+        else {
             return Ok(Way::default());
         };
         let way = || -> Result<Way, ReadError> {
@@ -165,13 +174,20 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) {
         let Some(shape) = self.core.shape() else { return };
-        let info = attrs.iter().find(|(k, _)| k == INFO_ATTR).and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
-        let first = self.active_mut().and_then(|a| a.recovery.rebuild(object)).filter(|r| r.stripes.0 == 0);
+        let info = attrs
+            .iter()
+            .find(|(k, _)| k == INFO_ATTR)
+            .and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
+        let first =
+            self.active_mut().and_then(|a| a.recovery.rebuild(object)).filter(|r| r.stripes.0 == 0);
         let targets = first.map(|r| r.targets.clone());
         let mut way = None;
         if let Some(targets) = targets {
             let snapset = attrs.iter().find(|(k, _)| k == SNAPSET_ATTR).map(|(_, v)| &v[..]);
-            let record = info.as_ref().filter(|_| object.snap == SNAP_HEAD).and_then(|i| Family::of(i, snapset));
+            let record = info
+                .as_ref()
+                .filter(|_| object.snap == SNAP_HEAD)
+                .and_then(|i| Family::of(i, snapset));
             way = Some(match self.shared_way(object, &targets, record, cx) {
                 Ok(way) => way,
                 Err(what) => return self.rebuild_when_read(object, what, cx),
@@ -213,8 +229,12 @@ impl Pg {
                 ops.extend([ObjectOp::Remove, ObjectOp::Touch]);
                 ops.extend(way.ops().map(|op| of_shard(op, &shape)));
             }
-            for (from, end) in lacking.iter().map(|(from, end)| ((*from).max(piece.0), (*end).min(piece.1))) {
-                let at = |stripe: u64| (stripe.saturating_sub(piece.0) * shape.unit).min(data.len() as u64) as usize;
+            for (from, end) in
+                lacking.iter().map(|(from, end)| ((*from).max(piece.0), (*end).min(piece.1)))
+            {
+                let at = |stripe: u64| {
+                    (stripe.saturating_sub(piece.0) * shape.unit).min(data.len() as u64) as usize
+                };
                 if from < end && at(from) < at(end) {
                     let data = data.slice(at(from)..at(end));
                     bytes += data.len() as u64;
@@ -266,7 +286,13 @@ impl Pg {
     }
 
     /// A target has a piece durably; true if the object is being rebuilt.
-    pub(crate) fn on_rebuilt(&mut self, from: Peer, seq: u64, object: &HObject, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn on_rebuilt(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let me = self.core.me;
         let Role::Active(a) = &mut self.role else { return false };
         let Some(r) = a.recovery.rebuild(object) else { return false };

@@ -111,13 +111,19 @@ pub fn plan(shape: &Shape, ops: &[ObjectOp], size: u64) -> Plan {
         }
     }
     let (last, old) = (shape.stripes(now), shape.stripes(base));
-    let runs: Vec<Stripes> = joined(runs).into_iter().map(|(a, b)| (a, b.min(last))).filter(|(a, b)| a < b).collect();
+    let runs: Vec<Stripes> =
+        joined(runs).into_iter().map(|(a, b)| (a, b.min(last))).filter(|(a, b)| a < b).collect();
     let covered = joined(covered);
     let known = |t: u64| {
         let (a, b) = (t * w, ((t + 1) * w).min(base));
         covered.iter().any(|(x, y)| *x <= a && b <= *y)
     };
-    let needs = runs.iter().flat_map(|(a, b)| *a..(*b).min(old)).filter(|t| !known(*t)).map(|t| (t, t + 1)).collect();
+    let needs = runs
+        .iter()
+        .flat_map(|(a, b)| *a..(*b).min(old))
+        .filter(|t| !known(*t))
+        .map(|t| (t, t + 1))
+        .collect();
     Plan { runs, needs: joined(needs), size: now, data }
 }
 
@@ -127,7 +133,8 @@ pub type Piece = (u64, Bytes);
 /// Bytes of `[offset, offset + length)` from pieces that cover them; `None` if none does.
 pub fn from_pieces(pieces: &[Piece], offset: u64, length: u64) -> Option<Bytes> {
     let end = offset.checked_add(length)?;
-    let (at, data) = pieces.iter().find(|(at, data)| *at <= offset && end <= at + data.len() as u64)?;
+    let (at, data) =
+        pieces.iter().find(|(at, data)| *at <= offset && end <= at + data.len() as u64)?;
     Some(data.slice((offset - at) as usize..(end - at) as usize))
 }
 
@@ -136,9 +143,12 @@ fn content(shape: &Shape, ops: &[ObjectOp], plan: &Plan, old: &[Piece], (a, b): 
     let w = shape.width();
     let (from, end) = (a * w, b * w);
     let changes = || {
-        ops.iter().filter(|op| matches!(op, ObjectOp::Write { .. } | ObjectOp::Zero { .. } | ObjectOp::Truncate { .. }))
+        ops.iter().filter(|op| {
+            matches!(op, ObjectOp::Write { .. } | ObjectOp::Zero { .. } | ObjectOp::Truncate { .. })
+        })
     };
-    let needs: Vec<Stripes> = plan.needs.iter().copied().filter(|(x, y)| *x < b && a < *y).collect();
+    let needs: Vec<Stripes> =
+        plan.needs.iter().copied().filter(|(x, y)| *x < b && a < *y).collect();
     let touching = || {
         changes().filter(|op| match op {
             ObjectOp::Write { offset, data } => *offset < end && from < offset + data.len() as u64,
@@ -158,7 +168,8 @@ fn content(shape: &Shape, ops: &[ObjectOp], plan: &Plan, old: &[Piece], (a, b): 
     }
     let mut out = vec![0; (end - from) as usize];
     let part = |x: u64, y: u64| {
-        (x.clamp(from, end) - from) as usize..(y.clamp(from, end).max(x.clamp(from, end)) - from) as usize
+        (x.clamp(from, end) - from) as usize
+            ..(y.clamp(from, end).max(x.clamp(from, end)) - from) as usize
     };
     for (x, y) in needs {
         for t in x..y {
@@ -220,7 +231,12 @@ fn shards(shape: &Shape, code: &Code, bytes: &[u8], n: u64) -> Result<Vec<Bytes>
 ///
 /// # Errors
 /// [`ErasureError`] if there is no such code.
-pub fn split(shape: &Shape, ops: &[ObjectOp], plan: &Plan, old: &[Piece]) -> Result<Vec<Vec<ObjectOp>>, ErasureError> {
+pub fn split(
+    shape: &Shape,
+    ops: &[ObjectOp],
+    plan: &Plan,
+    old: &[Piece],
+) -> Result<Vec<Vec<ObjectOp>>, ErasureError> {
     let (w, unit) = (shape.width(), shape.unit);
     // The same for all: everything but the content of stripes.
     let mut same: Vec<ObjectOp> = Vec::with_capacity(ops.len());
@@ -233,7 +249,9 @@ pub fn split(shape: &Shape, ops: &[ObjectOp], plan: &Plan, old: &[Piece]) -> Res
                     same.push(ObjectOp::Zero { offset: a * unit, length: (b - a) * unit });
                 }
             }
-            ObjectOp::Truncate { size } => same.push(ObjectOp::Truncate { size: shape.shard_len(*size) }),
+            ObjectOp::Truncate { size } => {
+                same.push(ObjectOp::Truncate { size: shape.shard_len(*size) })
+            }
             other => same.push(other.clone()),
         }
     }
@@ -256,7 +274,11 @@ pub fn split(shape: &Shape, ops: &[ObjectOp], plan: &Plan, old: &[Piece]) -> Res
 ///
 /// # Errors
 /// [`ErasureError`] unless exactly `k` are given.
-pub fn rebuild(shape: &Shape, have: &[(usize, Bytes)], want: &[usize]) -> Result<Vec<Bytes>, ErasureError> {
+pub fn rebuild(
+    shape: &Shape,
+    have: &[(usize, Bytes)],
+    want: &[usize],
+) -> Result<Vec<Bytes>, ErasureError> {
     let code = shape.code()?;
     let numbers: Vec<usize> = have.iter().map(|(n, _)| *n).collect();
     let len = have.first().map_or(0, |(_, b)| b.len());
@@ -277,7 +299,8 @@ pub fn rebuild(shape: &Shape, have: &[(usize, Bytes)], want: &[usize]) -> Result
 pub fn join(shape: &Shape, have: &[(usize, Bytes)]) -> Result<Bytes, ErasureError> {
     let given = |i: usize| have.iter().find(|(n, _)| *n == i).map(|(_, b)| b.clone());
     let lost: Vec<usize> = (0..shape.k).filter(|i| given(*i).is_none()).collect();
-    let mut made = if lost.is_empty() { Vec::new() } else { rebuild(shape, have, &lost)? }.into_iter();
+    let mut made =
+        if lost.is_empty() { Vec::new() } else { rebuild(shape, have, &lost)? }.into_iter();
     let data: Vec<Bytes> = (0..shape.k).filter_map(|i| given(i).or_else(|| made.next())).collect();
     let (unit, len) = (shape.unit.max(1) as usize, data.first().map_or(0, Bytes::len));
     let mut out = Vec::with_capacity(len * shape.k);
@@ -358,7 +381,8 @@ mod tests {
                 let have: Vec<(usize, Bytes)> = (0..5).filter(|s| lost & (1 << s) == 0).take(3)
                     .map(|s| (s, Bytes::copy_from_slice(&shards[s]))).collect();
                 let mut joined = join(&SHAPE, &have).unwrap().to_vec();
-                prop_assert!(joined[object.len()..].iter().all(|b| *b == 0), "the rest of the last stripe is zero");
+                prop_assert!(joined[object.len()..].iter().all(|b| *b == 0), "the rest of the last \
+                    stripe is zero");
                 joined.truncate(object.len());
                 prop_assert_eq!(&joined, &object);
                 for (s, whole) in shards.iter().enumerate() {
@@ -370,7 +394,8 @@ mod tests {
 
     #[test]
     fn whole_stripes_are_written_without_reading() {
-        let write = |offset: u64, n: usize| vec![ObjectOp::Write { offset, data: vec![1; n].into() }];
+        let write =
+            |offset: u64, n: usize| vec![ObjectOp::Write { offset, data: vec![1; n].into() }];
         assert_eq!(plan(&SHAPE, &write(0, 24), 100).needs, []);
         assert_eq!(plan(&SHAPE, &write(0, 30), 30).needs, [], "to the end of the object");
         assert_eq!(plan(&SHAPE, &write(12, 13), 100).needs, [(2, 3)]);

@@ -15,20 +15,33 @@ fn keeps_copy(e: &LogEntry) -> bool {
 
 /// The change that keeps what an object is before the entry `version`.
 pub(crate) fn keep(object: &HObject, version: EVersion) -> ObjectUpdate {
-    ObjectUpdate { object: undo_object(object, version), ops: vec![ObjectOp::CloneFrom(object.clone())] }
+    ObjectUpdate {
+        object: undo_object(object, version),
+        ops: vec![ObjectOp::CloneFrom(object.clone())],
+    }
 }
 
 /// Objects of the range of undo copies that belong to a PG.
-fn listed_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
+fn listed_copies(
+    pg: PgId,
+    pg_num: u32,
+    reader: &dyn ObjectReader,
+    max: usize,
+) -> Result<Vec<HObject>, ReadError> {
     let place = |o: HObject| undo_object(&o, EVersion::default());
     let from = place(pg_start(pg)).family_start();
     let end = pg_end(pg, pg_num);
-    let until = if end.max { HObject::pool_start(from.pool.saturating_add(1), 0) } else { place(end).family_start() };
+    let until = if end.max {
+        HObject::pool_start(from.pool.saturating_add(1), 0)
+    } else {
+        place(end).family_start()
+    };
     reader.list(&from, &until, max)
 }
 
-/// At most `max` undo copies of this PG, one of `pg_num`, that are stored here. (A copy that only comes to
-/// be does not know the number by itself, and its neighbours' undo copies are not its own.)
+/// At most `max` undo copies of this PG, one of `pg_num`, that are stored here. (A copy that only
+/// comes to be does not know the number by itself, and its neighbours' undo copies are not its
+/// own.)
 pub(crate) fn undo_copies(
     core: &PgCore,
     reader: &dyn ObjectReader,
@@ -55,9 +68,15 @@ pub(crate) fn roll_forward(core: &mut PgCore, to: EVersion, txn: &mut Transactio
     }
 }
 
-/// Entries after `common` of objects that a backfill has not reached as far as is recorded here are not taken back, since
-/// the backfill will compare them; but it may have reached them, and what they were before goes.
-pub(crate) fn forget_undo_copies(core: &PgCore, common: EVersion, last_backfill: &HObject, txn: &mut Transaction) {
+/// Entries after `common` of objects that a backfill has not reached as far as is recorded here are
+/// not taken back, since the backfill will compare them; but it may have reached them, and what
+/// they were before goes.
+pub(crate) fn forget_undo_copies(
+    core: &PgCore,
+    common: EVersion,
+    last_backfill: &HObject,
+    txn: &mut Transaction,
+) {
     if !core.is_erasure() {
         return;
     }
@@ -67,7 +86,12 @@ pub(crate) fn forget_undo_copies(core: &PgCore, common: EVersion, last_backfill:
 
 /// Takes entries back, the newest first; objects that have no undo copy here count as
 /// missing.
-pub(crate) fn undo(core: &mut PgCore, entries: Vec<LogEntry>, reader: &dyn ObjectReader, txn: &mut Transaction) {
+pub(crate) fn undo(
+    core: &mut PgCore,
+    entries: Vec<LogEntry>,
+    reader: &dyn ObjectReader,
+    txn: &mut Transaction,
+) {
     for e in entries {
         if planted!(core.cfg, UndoForgotten) {
             continue;
@@ -84,7 +108,8 @@ pub(crate) fn undo(core: &mut PgCore, entries: Vec<LogEntry>, reader: &dyn Objec
             core.missing.set(e.object, e.prior, EVersion::default());
             continue;
         }
-        txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
+        txn.objects
+            .push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
         txn.objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
     }
 }

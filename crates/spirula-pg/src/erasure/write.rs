@@ -1,4 +1,5 @@
-//! A write in an erasure-coded pool: what must be read before it, and what each shard is given of it.
+//! A write in an erasure-coded pool: what must be read before it, and what each shard is given of
+//! it.
 
 use super::Shape;
 use super::stripe::{self, Piece, Stripes, from_pieces};
@@ -12,7 +13,11 @@ use spirula_types::transaction::ObjectUpdate;
 use spirula_types::{Dirty, EVersion};
 
 /// Stripes that an execution still wants: what it reads, or what a change changes in part.
-pub(crate) fn lacks(shape: &Shape, outcome: &Result<Outcome, Pause>, pieces: &[Piece]) -> Option<Stripes> {
+pub(crate) fn lacks(
+    shape: &Shape,
+    outcome: &Result<Outcome, Pause>,
+    pieces: &[Piece],
+) -> Option<Stripes> {
     let w = shape.width();
     match outcome {
         Err(Pause::Prefetch(what)) => what.0.iter().find_map(|want| match want {
@@ -27,9 +32,14 @@ pub(crate) fn lacks(shape: &Shape, outcome: &Result<Outcome, Pause>, pieces: &[P
     }
 }
 
-/// Cuts a write into shards. Each member also keeps what its shard was, under a name of its own, while the entry can still
-/// be taken back. Shards are rebuilt whole, so the entries do not say which parts differ.
-pub(crate) fn cut(shape: &Shape, writes: &mut [Stamped], pieces: &[Piece]) -> Result<Parts, ErasureError> {
+/// Cuts a write into shards. Each member also keeps what its shard was, under a name of its own,
+/// while the entry can still be taken back. Shards are rebuilt whole, so the entries do not say
+/// which parts differ.
+pub(crate) fn cut(
+    shape: &Shape,
+    writes: &mut [Stamped],
+    pieces: &[Piece],
+) -> Result<Parts, ErasureError> {
     let mut given = Vec::with_capacity(writes.len());
     let mut updates: Vec<Vec<ObjectUpdate>> = vec![Vec::new(); shape.k + shape.m];
     for w in writes {

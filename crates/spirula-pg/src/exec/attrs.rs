@@ -102,7 +102,8 @@ impl Vector<'_> {
         self.object.stats.count_read(stored.len() as u64);
         let order = match args.cmp_mode {
             MODE_STRING => {
-                let given = rest.get(..args.value_len as usize).ok_or(Stop::Errno(errno::EINVAL))?;
+                let given =
+                    rest.get(..args.value_len as usize).ok_or(Stop::Errno(errno::EINVAL))?;
                 given.cmp(&stored[..])
             }
             MODE_U64 => Decoder::new(&rest).u64()?.cmp(&parse_u64(&stored)),

@@ -1,9 +1,12 @@
-//! Calls of object classes: the object as a class method sees it, and what becomes of what the method gives.
+//! Calls of object classes: the object as a class method sees it, and what becomes of what the
+//! method gives.
 //!
-//! A method reads what the vector before it left and changes the same [`Staged`](super::staged::Staged): its changes are the
-//! vector's. Attributes alone it sees as they were before the vector, as in Ceph: radosgw replaces an object by removing it first,
-//! and has the version of what it has removed checked then. It is held to the limits of ops, and may read as much as one request may put out. What it reads and does not put
-//! out counts, too, so that no call takes more memory than a read does.
+//! A method reads what the vector before it left and changes the same
+//! [`Staged`](super::staged::Staged): its changes are the vector's. Attributes alone it sees as
+//! they were before the vector, as in Ceph: radosgw replaces an object by removing it first, and
+//! has the version of what it has removed checked then. It is held to the limits of ops, and may
+//! read as much as one request may put out. What it reads and does not put out counts, too, so that
+//! no call takes more memory than a read does.
 
 use super::called;
 use super::state::{user_attr, user_name};
@@ -20,8 +23,9 @@ const MOST_STEPS: u32 = 1 << 20;
 /// A block of the stores, bytes.
 const BLOCK: u64 = 4096;
 
-/// Is a call one of a method that there is? The error is a positive errno, and Ceph's. (A class that is none of those that an
-/// OSD is to load is forbidden before that, whether there is such a one or not.)
+/// Is a call one of a method that there is? The error is a positive errno, and Ceph's. (A class
+/// that is none of those that an OSD is to load is forbidden before that, whether there is such a
+/// one or not.)
 pub(super) fn check(o: &OsdOp) -> Result<(), i32> {
     let args = o.call_args().map_err(|_| errno::EINVAL)?;
     match spirula_classes::find(&args.class, &args.method) {
@@ -84,7 +88,8 @@ impl<'a> Seen<'_, 'a> {
 
     fn reads<T>(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Result<T, Stop>) -> Result<T, Halt> {
         if !self.method.flags.read {
-            // Refused before anything is done: a client that lets its op fail (FAILOK) has no output of it.
+            // Refused before anything is done: a client that lets its op fail (FAILOK) has no
+            // output of it.
             self.trespass = true;
             return Err(Halt::Errno(errno::EIO));
         }
@@ -145,7 +150,8 @@ impl Object for Seen<'_, '_> {
         self.reads(|v| {
             v.must_exist()?;
             // The empty name names none: under it the object's metadata are stored.
-            let value = if name.is_empty() { None } else { v.object.attr_before(&user_attr(name))? };
+            let value =
+                if name.is_empty() { None } else { v.object.attr_before(&user_attr(name))? };
             let value = value.ok_or(Stop::Errno(errno::ENODATA))?;
             v.reserve(value.len() as u64)?;
             Ok(value)
@@ -221,7 +227,8 @@ impl Object for Seen<'_, '_> {
 
     fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Halt> {
         // Counted as what the store takes for it: whole blocks, also of one byte.
-        let (first, end) = (offset / BLOCK, offset.saturating_add(data.len() as u64).div_ceil(BLOCK));
+        let (first, end) =
+            (offset / BLOCK, offset.saturating_add(data.len() as u64).div_ceil(BLOCK));
         self.writes(|v| {
             v.reserve(end.saturating_sub(first).max(1).saturating_mul(BLOCK))?;
             v.write(Extent { offset, length: data.len() as u64, ..Extent::default() }, data)

@@ -41,7 +41,8 @@ impl Vector<'_> {
             _ => return Err(EINVAL),
         };
         self.reserve(length)?;
-        let data = if length == 0 { Bytes::new() } else { self.object.read(args.offset, length)? };
+        let data =
+            if length == 0 { Bytes::new() } else { self.object.read(args.offset, length)? };
         self.object.stats.count_read(length);
         let chunk = if chunk == 0 { length } else { chunk };
         let mut o = Encoder::new();
@@ -73,7 +74,12 @@ fn xxhash32(seed: u32, data: &[u8]) -> u32 {
     let stripes = data.chunks_exact(16);
     let tail = stripes.remainder();
     let mut h = if data.len() >= 16 {
-        let mut lane = [seed.wrapping_add(P1).wrapping_add(P2), seed.wrapping_add(P2), seed, seed.wrapping_sub(P1)];
+        let mut lane = [
+            seed.wrapping_add(P1).wrapping_add(P2),
+            seed.wrapping_add(P2),
+            seed,
+            seed.wrapping_sub(P1),
+        ];
         for stripe in stripes {
             for (l, w) in lane.iter_mut().zip(stripe.chunks_exact(4)) {
                 *l = l.wrapping_add(word32(w).wrapping_mul(P2)).rotate_left(13).wrapping_mul(P1);
@@ -104,17 +110,26 @@ fn xxhash64(seed: u64, data: &[u8]) -> u64 {
     const P3: u64 = 0x1656_67b1_9e37_79f9;
     const P4: u64 = 0x85eb_ca77_c2b2_ae63;
     const P5: u64 = 0x27d4_eb2f_1656_67c5;
-    let round = |acc: u64, w: u64| acc.wrapping_add(w.wrapping_mul(P2)).rotate_left(31).wrapping_mul(P1);
+    let round =
+        |acc: u64, w: u64| acc.wrapping_add(w.wrapping_mul(P2)).rotate_left(31).wrapping_mul(P1);
     let stripes = data.chunks_exact(32);
     let tail = stripes.remainder();
     let mut h = if data.len() >= 32 {
-        let mut lane = [seed.wrapping_add(P1).wrapping_add(P2), seed.wrapping_add(P2), seed, seed.wrapping_sub(P1)];
+        let mut lane = [
+            seed.wrapping_add(P1).wrapping_add(P2),
+            seed.wrapping_add(P2),
+            seed,
+            seed.wrapping_sub(P1),
+        ];
         for stripe in stripes {
             for (l, w) in lane.iter_mut().zip(stripe.chunks_exact(8)) {
                 *l = round(*l, word64(w));
             }
         }
-        let h = lane.iter().zip([1, 7, 12, 18]).fold(0u64, |h, (l, r)| h.wrapping_add(l.rotate_left(r)));
+        let h = lane
+            .iter()
+            .zip([1, 7, 12, 18])
+            .fold(0u64, |h, (l, r)| h.wrapping_add(l.rotate_left(r)));
         lane.iter().fold(h, |h, l| (h ^ round(0, *l)).wrapping_mul(P1).wrapping_add(P4))
     } else {
         seed.wrapping_add(P5)
@@ -128,7 +143,10 @@ fn xxhash64(seed: u64, data: &[u8]) -> u64 {
     let halves = rest.chunks_exact(4);
     let bytes = halves.remainder();
     for w in halves {
-        h = (h ^ u64::from(word32(w)).wrapping_mul(P1)).rotate_left(23).wrapping_mul(P2).wrapping_add(P3);
+        h = (h ^ u64::from(word32(w)).wrapping_mul(P1))
+            .rotate_left(23)
+            .wrapping_mul(P2)
+            .wrapping_add(P3);
     }
     for b in bytes {
         h = (h ^ u64::from(*b).wrapping_mul(P5)).rotate_left(11).wrapping_mul(P1);
@@ -179,7 +197,11 @@ mod tests {
             (101, 0, 0x0eab_5433_84f8_78ad),
             (101, PRIME, 0xcaa6_5939_306f_1e21),
         ] {
-            assert_eq!(xxhash64(u64::from(seed), &b[..len]), h, "64 bits, {len} bytes, seed {seed:x}");
+            assert_eq!(
+                xxhash64(u64::from(seed), &b[..len]),
+                h,
+                "64 bits, {len} bytes, seed {seed:x}"
+            );
         }
         assert_eq!(xxhash32(0, b"abc"), 0x32d1_53ff);
         assert_eq!(xxhash64(0, b"abc"), 0x44bc_2cf5_ad77_0999);

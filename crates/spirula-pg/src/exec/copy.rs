@@ -76,10 +76,22 @@ impl Fetched {
         let (mut omap_header, mut omap) = (Bytes::new(), Vec::new());
         if info.has(ObjectInfo::OMAP) {
             omap_header = reader.omap_header(object)?;
-            let all = OmapRange { from: b"", until: None, max_entries: usize::MAX, max_bytes: usize::MAX };
+            let all = OmapRange {
+                from: b"",
+                until: None,
+                max_entries: usize::MAX,
+                max_bytes: usize::MAX,
+            };
             omap = reader.omap_range(object, all)?.entries;
         }
-        Ok(Self::Object(Box::new(WholeObject { source: source.clone(), data, attrs, omap_header, omap, info })))
+        Ok(Self::Object(Box::new(WholeObject {
+            source: source.clone(),
+            data,
+            attrs,
+            omap_header,
+            omap,
+            info,
+        })))
     }
 }
 
@@ -94,7 +106,11 @@ impl Vector<'_> {
         let mut d = Decoder::new(&o.indata);
         let name = d.bytes()?;
         let locator: ObjectLocator = d.get()?;
-        let truncate = if second && args.flags & FLAG_TRUNCATE_SEQ != 0 { Some((d.u32()?, d.u64()?)) } else { None };
+        let truncate = if second && args.flags & FLAG_TRUNCATE_SEQ != 0 {
+            Some((d.u32()?, d.u64()?))
+        } else {
+            None
+        };
         let mut object = HObject::head(locator.pool, locator.namespace, locator.key, name);
         object.snap = args.src_snap;
         if object == *self.ctx.object || object.name.is_empty() {

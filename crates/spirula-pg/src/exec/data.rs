@@ -31,7 +31,11 @@ impl Vector<'_> {
     fn size_for(&self, e: &Extent) -> u64 {
         let info = &self.object.info;
         let beyond = e.offset.saturating_add(e.length) > e.truncate_size;
-        if info.truncate_seq < e.truncate_seq && beyond { info.size.min(e.truncate_size) } else { info.size }
+        if info.truncate_seq < e.truncate_seq && beyond {
+            info.size.min(e.truncate_size)
+        } else {
+            info.size
+        }
     }
 
     /// Bytes of the object, counted against the reply's bound.
@@ -58,7 +62,8 @@ impl Vector<'_> {
         if e.truncate_seq != 0 {
             return Err(Stop::Errno(errno::EINVAL));
         }
-        let map = self.object.extents(e.offset, clamp(e.offset, e.length, self.object.info.size))?;
+        let map =
+            self.object.extents(e.offset, clamp(e.offset, e.length, self.object.info.size))?;
         let total: u64 = map.iter().map(|(_, n)| n).sum();
         self.reserve(total.saturating_add(16 * map.len() as u64 + 8))?;
         let mut o = Encoder::with_capacity(total as usize + 16 * map.len() + 8);
@@ -75,7 +80,8 @@ impl Vector<'_> {
 
     pub(super) fn mapext(&mut self, e: Extent, out: &mut OsdOp) -> Ran {
         self.replicated_only()?;
-        let map = self.object.extents(e.offset, clamp(e.offset, e.length, self.object.info.size))?;
+        let map =
+            self.object.extents(e.offset, clamp(e.offset, e.length, self.object.info.size))?;
         self.reserve(16 * map.len() as u64 + 4)?;
         let mut o = Encoder::with_capacity(16 * map.len() + 4);
         o.put(&map);
@@ -100,10 +106,13 @@ impl Vector<'_> {
         let stored = if self.object.live() { self.bytes(e.offset, length)? } else { Bytes::new() };
         self.object.stats.count_read(stored.len() as u64);
         // Beyond the stored bytes an object reads as zeros.
-        let same = stored.iter().chain(std::iter::repeat(&0)).zip(&o.indata).position(|(a, b)| a != b);
+        let same =
+            stored.iter().chain(std::iter::repeat(&0)).zip(&o.indata).position(|(a, b)| a != b);
         match same {
             None => Ok(0),
-            Some(at) => Err(Stop::Mismatch(i32::try_from(MISMATCH_BASE - at as i64).unwrap_or(i32::MIN))),
+            Some(at) => {
+                Err(Stop::Mismatch(i32::try_from(MISMATCH_BASE - at as i64).unwrap_or(i32::MIN)))
+            }
         }
     }
 
@@ -122,7 +131,8 @@ impl Vector<'_> {
         let head = Clone { id: SNAP_HEAD, size: info.size, ..Clone::default() };
         let head = (!info.has(ObjectInfo::WHITEOUT)).then_some(head);
         // Here the snapshots of a clone ascend.
-        let ascending = |c: &Clone| Clone { snaps: c.snaps.iter().rev().copied().collect(), ..c.clone() };
+        let ascending =
+            |c: &Clone| Clone { snaps: c.snaps.iter().rev().copied().collect(), ..c.clone() };
         let clones = base.snapset.clones.iter().map(ascending);
         let mut o = Encoder::new();
         o.versioned(2, 1, |o| {
@@ -134,12 +144,12 @@ impl Vector<'_> {
         Ok(0)
     }
 
-    /// Makes the head what it was at a snapshot: the clone's content, nothing if it did not exist; a head that was not
-    /// changed since stays.
+    /// Makes the head what it was at a snapshot: the clone's content, nothing if it did not exist;
+    /// a head that was not changed since stays.
     pub(super) fn rollback(&mut self, o: &OsdOp) -> Ran {
         match snap::shown(self.object.base, o.snap(), self.ctx.removed) {
-            // Nothing of it changes, and it is a change all the same, as in Ceph: the version grows, and what the context names anew
-            // gets a clone.
+            // Nothing of it changes, and it is a change all the same, as in Ceph: the version
+            // grows, and what the context names anew gets a clone.
             At::Head => self.object.modified |= self.object.live(),
             At::Nothing => {
                 if self.object.live() {
@@ -261,7 +271,11 @@ impl Vector<'_> {
         }
         let max = self.ctx.limits.max_object_size;
         let size = self.object.info.size;
-        if self.object.exists && e.offset < max && (1..=max).contains(&e.length) && e.offset + e.length >= size {
+        if self.object.exists
+            && e.offset < max
+            && (1..=max).contains(&e.length)
+            && e.offset + e.length >= size
+        {
             // Zeroing an object's end cuts it off.
             if e.offset >= size {
                 return Ok(self.result);

@@ -36,8 +36,8 @@ pub struct Limits {
     /// Largest output of one op of a writing request with RETURNVEC
     /// (`osd_max_write_op_reply_len`); beyond it EOVERFLOW.
     pub max_write_op_reply: usize,
-    /// Most bytes of outputs and return codes (8 for each op) that are remembered of a writing request with RETURNVEC;
-    /// beyond it EOVERFLOW. Ceph has no such bound.
+    /// Most bytes of outputs and return codes (8 for each op) that are remembered of a writing
+    /// request with RETURNVEC; beyond it EOVERFLOW. Ceph has no such bound.
     pub max_returns: usize,
     /// Most bytes all outputs of a request may hold, and most bytes `write_same` may make
     /// of its pattern; beyond it E2BIG. Ceph has no such bound.
@@ -48,10 +48,12 @@ pub struct Limits {
     pub max_watchers: usize,
     /// Most snapshots that the context of a write names; beyond it EINVAL. Ceph has no such bound.
     pub max_snaps: usize,
-    /// Most bytes that an object's history may come to when a clone is added; beyond it E2BIG. With all that is kept with
-    /// an object beside it must stay below what stores take (`ATTRS_STORED_MAX`). Ceph has no such bound.
+    /// Most bytes that an object's history may come to when a clone is added; beyond it E2BIG. With
+    /// all that is kept with an object beside it must stay below what stores take
+    /// (`ATTRS_STORED_MAX`). Ceph has no such bound.
     pub max_history: usize,
-    /// Longest payload of a notification, and longest answer to one, bytes; beyond it E2BIG. Ceph has no such bound.
+    /// Longest payload of a notification, and longest answer to one, bytes; beyond it E2BIG. Ceph
+    /// has no such bound.
     pub max_notify: usize,
 }
 

@@ -42,7 +42,11 @@ struct Listing {
 ///
 /// # Errors
 /// [`Pause`] when it must be executed again later.
-pub fn execute_pg(ctx: &OpContext<'_>, reader: &dyn ObjectReader, ops: &[OsdOp]) -> Result<Outcome, Pause> {
+pub fn execute_pg(
+    ctx: &OpContext<'_>,
+    reader: &dyn ObjectReader,
+    ops: &[OsdOp],
+) -> Result<Outcome, Pause> {
     let mut result = 0;
     let mut outputs: Vec<OpResult> =
         ops.iter().map(|o| OpResult { op: without_data(o), rval: 0, output_crc: None }).collect();
@@ -68,7 +72,15 @@ pub fn execute_pg(ctx: &OpContext<'_>, reader: &dyn ObjectReader, ops: &[OsdOp])
     }
     let user_version = ctx.last_user_version;
     let (effect, stats) = (Effect::None, StatDelta::default());
-    Ok(Outcome { result, ops: outputs, user_version, effect, stats, unreadable: false, watch: Vec::new() })
+    Ok(Outcome {
+        result,
+        ops: outputs,
+        user_version,
+        effect,
+        stats,
+        unreadable: false,
+        watch: Vec::new(),
+    })
 }
 
 enum Failed {
@@ -87,7 +99,11 @@ impl From<ReadError> for Failed {
 }
 
 /// Runs one pgls or pgnls: result and output.
-fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i32, Encoder), Failed> {
+fn list(
+    ctx: &OpContext<'_>,
+    reader: &dyn ObjectReader,
+    o: &OsdOp,
+) -> Result<(i32, Encoder), Failed> {
     let from: HObject = Decoder::new(&o.indata).get().map_err(|_| Failed::Errno(errno::EINVAL))?;
     if ctx.snapid == SNAP_DIR {
         return Err(Failed::Errno(errno::EINVAL));
@@ -109,11 +125,14 @@ fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i3
         let all = ctx.object.namespace == NS_ALL;
         out.versioned(1, 1, |out| {
             out.put(&next);
-            out.list(heads.iter().filter(|h| all || h.namespace == ctx.object.namespace), |out, h| {
-                out.put(&h.namespace);
-                out.put(&h.name);
-                out.put(&h.key);
-            });
+            out.list(
+                heads.iter().filter(|h| all || h.namespace == ctx.object.namespace),
+                |out, h| {
+                    out.put(&h.namespace);
+                    out.put(&h.name);
+                    out.put(&h.key);
+                },
+            );
         });
     } else {
         // The oldest form has no namespaces, and ends with the maximum in every PG.
@@ -127,8 +146,13 @@ fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i3
     Ok((i32::from(done), out))
 }
 
-/// Those that the snapshot shows. (One whose head is missing here may be among them: reading it tells.)
-fn shown_at(ctx: &OpContext<'_>, reader: &dyn ObjectReader, heads: Vec<HObject>) -> Result<Vec<HObject>, ReadError> {
+/// Those that the snapshot shows. (One whose head is missing here may be among them: reading it
+/// tells.)
+fn shown_at(
+    ctx: &OpContext<'_>,
+    reader: &dyn ObjectReader,
+    heads: Vec<HObject>,
+) -> Result<Vec<HObject>, ReadError> {
     let mut shown = Vec::with_capacity(heads.len());
     for head in heads {
         let state = load_object(reader, &head)?;

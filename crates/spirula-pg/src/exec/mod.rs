@@ -9,8 +9,9 @@
 //! [`execute_pg`] does the same for requests on a PG (listings).
 //!
 //! Does not know versions, logs or replicas: [`WritePlan::stamp`] stamps a plan with the
-//! version the caller gives it. What snapshots make of a request, and show to one, is in [`crate::snap`].
-//! Calls of object classes are run by `call`; what they do is in `spirula-classes`.
+//! version the caller gives it. What snapshots make of a request, and show to one, is in
+//! [`crate::snap`]. Calls of object classes are run by `call`; what they do is in
+//! `spirula-classes`.
 //!
 //! Never panics on any input, and holds at most [`Limits::max_reply_size`] of output.
 //! Sources: `docs/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
@@ -42,7 +43,8 @@ pub use list::{execute_pg, pg_end, pg_start};
 pub use plan::{Change, Stamp, Stamped, StatDelta, WritePlan};
 pub use reader::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 pub use state::{
-    Clone as ObjectClone, INFO_ATTR, ObjectInfo, ObjectState, SNAPSET_ATTR, SnapSet, load_object, user_attr, user_name,
+    Clone as ObjectClone, INFO_ATTR, ObjectInfo, ObjectState, SNAPSET_ATTR, SnapSet, load_object,
+    user_attr, user_name,
 };
 
 pub use watch::{Asker, Timeouts, WATCHERS_ATTR, WatchEffect, WatchKey, Watcher, are_watchers};
@@ -155,7 +157,8 @@ pub struct Outcome {
     pub effect: Effect,
     /// Reads to count: a plan carries its own.
     pub stats: StatDelta,
-    /// It failed because something that is stored cannot be read, and not because an op says EIO of its own.
+    /// It failed because something that is stored cannot be read, and not because an op says EIO of
+    /// its own.
     pub unreadable: bool,
     /// What becomes of watches and notifications when it is answered.
     pub watch: Vec<WatchEffect>,
@@ -205,7 +208,8 @@ pub fn classify(ops: &[OsdOp]) -> OpClass {
     class
 }
 
-/// May this op change the object? A call may if its method is registered so, whatever the request's flags say.
+/// May this op change the object? A call may if its method is registered so, whatever the request's
+/// flags say.
 pub fn writes(o: &OsdOp) -> bool {
     o.is_write() || o.op == op::CALL && called(o).is_some_and(|(_, method)| method.flags.write)
 }
@@ -253,7 +257,12 @@ pub fn execute(
 }
 
 /// Runs a vector that nothing is wrong with.
-fn run(ctx: &OpContext<'_>, class: OpClass, object: Staged<'_>, ops: &[OsdOp]) -> Result<Outcome, Pause> {
+fn run(
+    ctx: &OpContext<'_>,
+    class: OpClass,
+    object: Staged<'_>,
+    ops: &[OsdOp],
+) -> Result<Outcome, Pause> {
     let mut vector = Vector::new(ctx, object);
     let (result, results) = vector.run(ops)?;
     let unreadable = vector.unreadable && result < 0;
@@ -265,7 +274,12 @@ fn run(ctx: &OpContext<'_>, class: OpClass, object: Staged<'_>, ops: &[OsdOp]) -
 }
 
 /// Checks what can be refused without running an op. The error is a positive errno.
-fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: &[OsdOp]) -> Result<(), i32> {
+fn check_request(
+    ctx: &OpContext<'_>,
+    state: &ObjectState,
+    class: OpClass,
+    ops: &[OsdOp],
+) -> Result<(), i32> {
     let limits = ctx.limits;
     if ops.is_empty() || class.pg {
         return Err(errno::EINVAL);
@@ -285,13 +299,17 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
         return Err(errno::EINVAL);
     }
     if class.write {
-        if ctx.snapid != SNAP_HEAD || !ctx.context.is_valid() || ctx.context.snaps.len() > limits.max_snaps {
+        if ctx.snapid != SNAP_HEAD
+            || !ctx.context.is_valid()
+            || ctx.context.snaps.len() > limits.max_snaps
+        {
             return Err(errno::EINVAL);
         }
         if ctx.flags & flag::ORDERSNAP != 0 && ctx.context.seq < state.snapset.seq {
             return Err(errno::EOLDSNAPC);
         }
-        // Bytes of a head and of its clone are not read for one request: they come from many shards.
+        // Bytes of a head and of its clone are not read for one request: they come from many
+        // shards.
         if ctx.pool.erasure && ops.iter().skip(1).any(|o| o.op == op::ROLLBACK) {
             return Err(errno::EOPNOTSUPP);
         }
@@ -375,13 +393,22 @@ fn conclude(
     let stats = StatDelta::default();
     let base = staged.base;
     let plan = WritePlan::of_head(staged.into_change(), base, ctx);
-    // The history was not there yet when the vector's change was looked at. Without a new clone it grows by few ranges only
-    // ([`SnapSet::head_changes`]), so what is deleted or overwritten under the same context is never refused.
+    // The history was not there yet when the vector's change was looked at. Without a new clone it
+    // grows by few ranges only ([`SnapSet::head_changes`]), so what is deleted or overwritten under
+    // the same context is never refused.
     if plan.changes.len() > 1 && plan.history_size() > ctx.limits.max_history {
         return Ok(without_effect(-errno::E2BIG, ops, Effect::LogOnly, stats));
     }
     let effect = Effect::Apply(Box::new(plan));
-    Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false, watch: Vec::new() })
+    Ok(Outcome {
+        result,
+        ops,
+        user_version: base_version,
+        effect,
+        stats,
+        unreadable: false,
+        watch: Vec::new(),
+    })
 }
 
 /// Bytes that a log remembers of what these ops gave.
@@ -390,8 +417,9 @@ fn returned(ops: &[OpResult]) -> usize {
 }
 
 impl Outcome {
-    /// What the log remembers of what each op gave, for resends: where the request's flags ask for it, and within the
-    /// bounds. (A change that would give more is refused; what failed may have given anything.)
+    /// What the log remembers of what each op gave, for resends: where the request's flags ask for
+    /// it, and within the bounds. (A change that would give more is refused; what failed may have
+    /// given anything.)
     pub fn returns(&self, flags: u32, limits: &Limits) -> Vec<OpReturn> {
         if flags & flag::RETURNVEC == 0 || 8 * self.ops.len() > limits.max_returns {
             return Vec::new();
@@ -403,7 +431,10 @@ impl Outcome {
 
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
-        let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0, output_crc: None }).collect();
+        let ops = ops
+            .iter()
+            .map(|o| OpResult { op: without_data(o), rval: 0, output_crc: None })
+            .collect();
         let (effect, stats) = (Effect::None, StatDelta::default());
         Self { result, ops, user_version: 0, effect, stats, unreadable: false, watch: Vec::new() }
     }

@@ -54,7 +54,12 @@ impl Vector<'_> {
     }
 
     /// Entries after `start`, with `prefix`, within the limits of a request.
-    pub(super) fn omap_page(&mut self, start: &[u8], prefix: &[u8], max: u64) -> Result<OmapPage, Stop> {
+    pub(super) fn omap_page(
+        &mut self,
+        start: &[u8],
+        prefix: &[u8],
+        max: u64,
+    ) -> Result<OmapPage, Stop> {
         if !self.has_omap() {
             return Ok(OmapPage::default());
         }
@@ -66,10 +71,19 @@ impl Vector<'_> {
             return Ok(OmapPage::default());
         }
         let max_entries = max.min(limits.max_omap_entries) as usize;
-        let range = OmapRange { from: &from, until, max_entries: max_entries.max(1), max_bytes: limits.max_omap_bytes };
+        let range = OmapRange {
+            from: &from,
+            until,
+            max_entries: max_entries.max(1),
+            max_bytes: limits.max_omap_bytes,
+        };
         let page = self.object.omap_range(range)?;
         // Asked for none, say only whether there is one.
-        Ok(if max_entries == 0 { OmapPage { more: !page.entries.is_empty(), entries: Vec::new() } } else { page })
+        Ok(if max_entries == 0 {
+            OmapPage { more: !page.entries.is_empty(), entries: Vec::new() }
+        } else {
+            page
+        })
     }
 
     fn answer(&mut self, out: &mut OsdOp, o: Encoder) -> Ran {
@@ -133,11 +147,14 @@ impl Vector<'_> {
         self.must_exist()?;
         self.few(input)?;
         let mut d = Decoder::new(input);
-        let wanted: BTreeMap<Bytes, (Bytes, i32)> =
-            d.list(12, |d| Ok((slice(d, input)?, (slice(d, input)?, d.i32()?))))?.into_iter().collect();
+        let wanted: BTreeMap<Bytes, (Bytes, i32)> = d
+            .list(12, |d| Ok((slice(d, input)?, (slice(d, input)?, d.i32()?))))?
+            .into_iter()
+            .collect();
         self.object.stats.count_read(0);
         for (key, (value, op)) in wanted {
-            let stored = if self.has_omap() { self.object.omap_get(&key)? } else { None }.unwrap_or_default();
+            let stored = if self.has_omap() { self.object.omap_get(&key)? } else { None }
+                .unwrap_or_default();
             // Of the operators only eq, gt and lt are defined here.
             let op = u8::try_from(op).ok().filter(|op| matches!(op, 1 | 3 | 5));
             match op.and_then(|op| compare(op, stored.cmp(&value))) {

@@ -1,4 +1,5 @@
-//! What a request wants to change: a plan without versions, and the same with the place in the log that makes it definite.
+//! What a request wants to change: a plan without versions, and the same with the place in the log
+//! that makes it definite.
 
 use super::state::{INFO_ATTR, ObjectState};
 use bytes::Bytes;
@@ -51,10 +52,11 @@ pub struct Change {
     pub ops: Vec<ObjectOp>,
     /// The state after it; versions, request and times are those of before.
     pub state: ObjectState,
-    /// Bytes of data that it starts from: the object's, 0 for one that did not exist; or its source's.
+    /// Bytes of data that it starts from: the object's, 0 for one that did not exist; or its
+    /// source's.
     pub size_before: u64,
-    /// The object that it is made from: by a clone (`ops` begin with [`ObjectOp::CloneFrom`]). A member without that one
-    /// cannot make the change.
+    /// The object that it is made from: by a clone (`ops` begin with [`ObjectOp::CloneFrom`]). A
+    /// member without that one cannot make the change.
     pub source: Option<HObject>,
     /// It is a clone for snapshots, whose times, request and user version are its source's.
     pub frozen: bool,
@@ -68,12 +70,14 @@ pub struct Change {
     pub stats: StatDelta,
 }
 
-/// What a request wants done, all of it or nothing: pure data, made by execution. Each change becomes an entry of the log,
-/// in order; the last one is that of the object which the request names, and its entry is the request's. (A vector of ops
-/// makes one change. A first write after a snapshot makes two, the clone's and the head's; a trim as many as it takes.)
+/// What a request wants done, all of it or nothing: pure data, made by execution. Each change
+/// becomes an entry of the log, in order; the last one is that of the object which the request
+/// names, and its entry is the request's. (A vector of ops makes one change. A first write after a
+/// snapshot makes two, the clone's and the head's; a trim as many as it takes.)
 #[derive(Clone, Debug, Default)]
 pub struct WritePlan {
-    /// The changes. None at all: a request that failed or changed nothing, which only the log is to remember.
+    /// The changes. None at all: a request that failed or changed nothing, which only the log is to
+    /// remember.
     pub changes: Vec<Change>,
 }
 
@@ -119,10 +123,18 @@ impl WritePlan {
         self.changes.len().max(1) as u64
     }
 
-    /// Gives each change its version and its entry. `object` and `user_version` are those of the request, where nothing
-    /// changes.
+    /// Gives each change its version and its entry. `object` and `user_version` are those of the
+    /// request, where nothing changes.
     pub fn stamp(self, stamp: Stamp, object: &HObject, user_version: u64) -> Vec<Stamped> {
-        let Stamp { version: first, last_user_version: mut newest, reqid, mtime, now, result, returns } = stamp;
+        let Stamp {
+            version: first,
+            last_user_version: mut newest,
+            reqid,
+            mtime,
+            now,
+            result,
+            returns,
+        } = stamp;
         if self.changes.is_empty() {
             let entry = LogEntry {
                 version: first,
@@ -155,11 +167,28 @@ impl WritePlan {
 }
 
 impl Change {
-    /// Gives the change its version (`docs/protocol/osd.md` §5: one above the larger of the PG's and the object's, raised
-    /// to the log version). Its entry is nobody's request yet.
-    fn stamp(self, version: EVersion, newest: u64, reqid: ReqId, mtime: UTime, now: UTime) -> Stamped {
-        let Self { object, mut ops, mut state, size_before, source, frozen, delete, user_modify, user_version, stats } =
-            self;
+    /// Gives the change its version (`docs/protocol/osd.md` §5: one above the larger of the PG's
+    /// and the object's, raised to the log version). Its entry is nobody's request yet.
+    fn stamp(
+        self,
+        version: EVersion,
+        newest: u64,
+        reqid: ReqId,
+        mtime: UTime,
+        now: UTime,
+    ) -> Stamped {
+        let Self {
+            object,
+            mut ops,
+            mut state,
+            size_before,
+            source,
+            frozen,
+            delete,
+            user_modify,
+            user_version,
+            stats,
+        } = self;
         let info = &mut state.info;
         let prior = info.version;
         if user_modify {
@@ -169,7 +198,8 @@ impl Change {
         }
         let user_version = info.user_version;
         // A new object, like one that is gone, differs in everything.
-        let dirty = if delete || prior == EVersion::default() { Dirty::All } else { Dirty::of(&ops) };
+        let dirty =
+            if delete || prior == EVersion::default() { Dirty::All } else { Dirty::of(&ops) };
         if delete {
             state = ObjectState::default();
         } else {
@@ -240,25 +270,38 @@ mod tests {
         }
     }
 
-    /// Several objects, as the first write after a snapshot changes them: one entry each, and the request is the last one's.
+    /// Several objects, as the first write after a snapshot changes them: one entry each, and the
+    /// request is the last one's.
     #[test]
     fn each_change_of_a_plan_gets_an_entry_and_the_last_one_is_the_requests() {
         let plan = WritePlan { changes: vec![change("clone", 0, false), change("head", 4, true)] };
         assert_eq!(plan.entries(), 2);
         let all = plan.stamp(stamp(), &object("head"), 3);
-        let seen: Vec<_> = all.iter().map(|s| (&s.entry.object, s.entry.version, s.entry.prior)).collect();
+        let seen: Vec<_> =
+            all.iter().map(|s| (&s.entry.object, s.entry.version, s.entry.prior)).collect();
         let (clone, head) = (object("clone"), object("head"));
         assert_eq!(
             seen,
-            [(&clone, EVersion::new(2, 9), EVersion::new(1, 0)), (&head, EVersion::new(2, 10), EVersion::new(1, 4))]
+            [
+                (&clone, EVersion::new(2, 9), EVersion::new(1, 0)),
+                (&head, EVersion::new(2, 10), EVersion::new(1, 4))
+            ]
         );
-        assert_eq!((all[0].entry.reqid, all[0].entry.result, all[0].entry.returns.len()), (ReqId::default(), 0, 0));
-        assert_eq!((all[1].entry.reqid.tid, all[1].entry.result, all[1].entry.returns.len()), (5, 1, 1));
+        assert_eq!(
+            (all[0].entry.reqid, all[0].entry.result, all[0].entry.returns.len()),
+            (ReqId::default(), 0, 0)
+        );
+        assert_eq!(
+            (all[1].entry.reqid.tid, all[1].entry.result, all[1].entry.returns.len()),
+            (5, 1, 1)
+        );
         assert_eq!((all[0].entry.user_version, all[1].entry.user_version), (0, 10));
         // Each knows by itself which entry made it, and for whom.
         for s in &all {
             assert_eq!((s.state.info.version, s.state.info.last_reqid.tid), (s.entry.version, 5));
-            assert!(matches!(s.ops.last(), Some(ObjectOp::SetAttrs(kv)) if kv.last().unwrap().0 == INFO_ATTR));
+            assert!(
+                matches!(s.ops.last(), Some(ObjectOp::SetAttrs(kv)) if kv.last().unwrap().0 == INFO_ATTR)
+            );
         }
     }
 

@@ -97,16 +97,22 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError>;
 
-    /// As [`ObjectReader::read`], with the crc32c (seed `0xffff_ffff`) of all that is returned, where it is known already.
+    /// As [`ObjectReader::read`], with the crc32c (seed `0xffff_ffff`) of all that is returned,
+    /// where it is known already.
     ///
     /// # Errors
     /// [`ReadError`].
-    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+    fn read_with_crc(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Bytes, Option<u32>), ReadError> {
         Ok((self.read(object, offset, length)?, None))
     }
 
-    /// Bytes of the object's data as they are stored, holes included; 0 for an object that is absent. In a sound object that
-    /// is what its record says.
+    /// Bytes of the object's data as they are stored, holes included; 0 for an object that is
+    /// absent. In a sound object that is what its record says.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -117,7 +123,12 @@ pub trait ObjectReader {
     ///
     /// # Errors
     /// [`ReadError`].
-    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError>;
+    fn extents(
+        &self,
+        object: &HObject,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, u64)>, ReadError>;
 
     /// The omap header, empty if none was set.
     ///
@@ -144,18 +155,19 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError>;
 
-    /// Is there room for a change that brings so many bytes beside data (omap, attributes), of so many pairs?
-    /// Asked only for much: what is full by and by the map says.
+    /// Is there room for a change that brings so many bytes beside data (omap, attributes), of so
+    /// many pairs? Asked only for much: what is full by and by the map says.
     fn has_room_for(&self, bytes: u64, pairs: u64) -> bool;
 
     /// Would the store take so many bytes of data now, as far as it knows?
     fn takes_data(&self, bytes: u64) -> bool;
 
-    /// Is the store so full that nothing is written any more that makes it grow? What only readers want fetched from another
-    /// copy waits then.
+    /// Is the store so full that nothing is written any more that makes it grow? What only readers
+    /// want fetched from another copy waits then.
     fn is_full(&self) -> bool;
 
-    /// Bytes that the store writes anew beside data, whatever is changed in the object: its attributes.
+    /// Bytes that the store writes anew beside data, whatever is changed in the object: its
+    /// attributes.
     fn beside_data(&self, object: &HObject) -> u64;
 
     /// Where bad data of the object was met last, if that is known. For messages only.

@@ -44,7 +44,9 @@ impl OmapOverlay {
                 ObjectOp::OmapSet(kv) => {
                     self.entries.extend(kv.iter().map(|(k, v)| (k.clone(), Some(v.clone()))));
                 }
-                ObjectOp::OmapRm(keys) => self.entries.extend(keys.iter().map(|k| (k.clone(), None))),
+                ObjectOp::OmapRm(keys) => {
+                    self.entries.extend(keys.iter().map(|k| (k.clone(), None)))
+                }
                 ObjectOp::OmapRmRange { first, last } => {
                     self.entries.retain(|k, _| k < first || k >= last);
                     self.removed.push((first.clone(), last.clone()));
@@ -63,7 +65,9 @@ impl OmapOverlay {
 
     /// Does the overlay hide what is stored under `key`?
     fn hides(&self, key: &[u8]) -> bool {
-        self.cleared || self.entries.contains_key(key) || self.removed.iter().any(|(a, b)| **a <= *key && *key < **b)
+        self.cleared
+            || self.entries.contains_key(key)
+            || self.removed.iter().any(|(a, b)| **a <= *key && *key < **b)
     }
 }
 
@@ -73,7 +77,8 @@ pub(super) struct Staged<'a> {
     object: &'a HObject,
     /// The object before the vector.
     pub base: &'a ObjectState,
-    /// The clone that the vector rolled it back to, with what is stored of that: what is not changed is read there.
+    /// The clone that the vector rolled it back to, with what is stored of that: what is not
+    /// changed is read there.
     rolled: Option<Box<(HObject, ObjectState)>>,
     /// Is it stored now?
     pub exists: bool,
@@ -119,8 +124,10 @@ impl<'a> Staged<'a> {
 
     /// The finished change.
     pub fn into_change(mut self) -> Change {
-        let omap = |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
-        self.stats.omap_objects = omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
+        let omap =
+            |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
+        self.stats.omap_objects =
+            omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
         self.keep_watchers();
         let stored = self.stored();
         Change {
@@ -181,17 +188,24 @@ impl<'a> Staged<'a> {
             ObjectOp::OmapSet(pairs) | ObjectOp::SetAttrs(pairs) => pairs.len(),
             _ => 1,
         };
-        let mut beside = if size > MUCH { self.ops.iter().map(grows).sum::<usize>() as u64 } else { 0 };
+        let mut beside =
+            if size > MUCH { self.ops.iter().map(grows).sum::<usize>() as u64 } else { 0 };
         let brings = |op: &ObjectOp| {
             matches!(op, ObjectOp::Write { .. } | ObjectOp::OmapSet(_) | ObjectOp::OmapSetHeader(_))
                 || matches!(op, ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. })
         };
-        // What only takes something away is never refused for room; every change ends with an attribute.
-        let takes = self.ops.iter().any(|op| !brings(op) && !matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::Touch));
+        // What only takes something away is never refused for room; every change ends with an
+        // attribute.
+        let takes = self
+            .ops
+            .iter()
+            .any(|op| !brings(op) && !matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::Touch));
         if self.exists && (self.ops.iter().any(brings) || !takes) {
             beside += self.reader.beside_data(self.object);
         }
-        if beside > MUCH as u64 && !self.reader.has_room_for(beside, self.ops.iter().map(pairs).sum::<usize>() as u64) {
+        if beside > MUCH as u64
+            && !self.reader.has_room_for(beside, self.ops.iter().map(pairs).sum::<usize>() as u64)
+        {
             return Err(Stop::Errno(errno::ENOSPC));
         }
         if self.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_))) {
@@ -293,7 +307,8 @@ impl<'a> Staged<'a> {
         if self.base.exists {
             self.ops.push(ObjectOp::Remove);
         }
-        self.omap = OmapOverlay { cleared: true, header: Some(Bytes::new()), ..OmapOverlay::default() };
+        self.omap =
+            OmapOverlay { cleared: true, header: Some(Bytes::new()), ..OmapOverlay::default() };
         self.omap.folded = self.ops.len();
         self.resize(0);
         self.stats.objects -= 1;
@@ -364,7 +379,13 @@ impl<'a> Staged<'a> {
 
     fn data_changed(&self) -> bool {
         self.ops.iter().any(|op| {
-            matches!(op, ObjectOp::Write { .. } | ObjectOp::Zero { .. } | ObjectOp::Truncate { .. } | ObjectOp::Remove)
+            matches!(
+                op,
+                ObjectOp::Write { .. }
+                    | ObjectOp::Zero { .. }
+                    | ObjectOp::Truncate { .. }
+                    | ObjectOp::Remove
+            )
         })
     }
 
@@ -381,8 +402,11 @@ impl<'a> Staged<'a> {
         let end = offset + length;
         let first = offset / STORE_BLOCK * STORE_BLOCK;
         let last = end / STORE_BLOCK * STORE_BLOCK;
-        let cut = |block: u64| block < size && (offset > block || end < (block + STORE_BLOCK).min(size));
-        for block in [Some(first), (last != first && last < end).then_some(last)].into_iter().flatten() {
+        let cut =
+            |block: u64| block < size && (offset > block || end < (block + STORE_BLOCK).min(size));
+        for block in
+            [Some(first), (last != first && last < end).then_some(last)].into_iter().flatten()
+        {
             if cut(block) {
                 self.reader.read(self.read_from(), block, (size - block).min(STORE_BLOCK))?;
             }
@@ -392,7 +416,11 @@ impl<'a> Staged<'a> {
 
     /// Part of `[offset, offset + length)` that the stored data covers, as a length.
     fn base_length(&self, offset: u64, length: u64) -> u64 {
-        if self.base_visible() { self.stored().info.size.saturating_sub(offset).min(length) } else { 0 }
+        if self.base_visible() {
+            self.stored().info.size.saturating_sub(offset).min(length)
+        } else {
+            0
+        }
     }
 
     /// Reads bytes within the object's size.
@@ -400,8 +428,13 @@ impl<'a> Staged<'a> {
         Ok(self.read_with_crc(offset, length)?.0)
     }
 
-    /// The same with their checksum, where they are as stored and whoever read them knows it: [`ObjectReader::read_with_crc`].
-    pub fn read_with_crc(&self, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+    /// The same with their checksum, where they are as stored and whoever read them knows it:
+    /// [`ObjectReader::read_with_crc`].
+    pub fn read_with_crc(
+        &self,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Bytes, Option<u32>), ReadError> {
         if length == 0 {
             return Ok((Bytes::new(), None));
         }
@@ -562,12 +595,16 @@ impl<'a> Staged<'a> {
         if visible && overlay.entries.is_empty() && overlay.removed.is_empty() {
             return self.reader.omap_range(self.read_from(), range);
         }
-        let bounds = (Bound::Included(range.from), range.until.map_or(Bound::Unbounded, Bound::Excluded));
+        let bounds =
+            (Bound::Included(range.from), range.until.map_or(Bound::Unbounded, Bound::Excluded));
         if range.until.is_some_and(|u| u < range.from) {
             return Ok(OmapPage::default());
         }
-        let mut changed =
-            overlay.entries.range::<[u8], _>(bounds).filter_map(|(k, v)| v.clone().map(|v| (k.clone(), v))).peekable();
+        let mut changed = overlay
+            .entries
+            .range::<[u8], _>(bounds)
+            .filter_map(|(k, v)| v.clone().map(|v| (k.clone(), v)))
+            .peekable();
         let mut from = Bytes::copy_from_slice(range.from);
         let mut page = OmapPage::default();
         let mut bytes = 0;
@@ -575,14 +612,16 @@ impl<'a> Staged<'a> {
         let mut stored = Vec::new().into_iter().peekable();
         loop {
             while stored.peek().is_none() && more_stored {
-                let next = self.reader.omap_range(self.read_from(), OmapRange { from: &from, ..range })?;
+                let next =
+                    self.reader.omap_range(self.read_from(), OmapRange { from: &from, ..range })?;
                 let Some((last, _)) = next.entries.last() else {
                     more_stored = false;
                     break;
                 };
                 from = after(last);
                 more_stored = next.more;
-                let entries: Vec<_> = next.entries.into_iter().filter(|(k, _)| !overlay.hides(k)).collect();
+                let entries: Vec<_> =
+                    next.entries.into_iter().filter(|(k, _)| !overlay.hides(k)).collect();
                 stored = entries.into_iter().peekable();
             }
             let take_changed = match (changed.peek(), stored.peek()) {

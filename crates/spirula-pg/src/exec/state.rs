@@ -1,6 +1,6 @@
 //! What is known of an object beside its data: [`ObjectInfo`], stored as its attribute
-//! `_`, and [`SnapSet`], stored as its attribute `snapset` when there is something in it; who watches it is in
-//! [`super::watch`].
+//! `_`, and [`SnapSet`], stored as its attribute `snapset` when there is something in it; who
+//! watches it is in [`super::watch`].
 //!
 //! User attributes are stored under their name with `_` in front.
 
@@ -45,7 +45,8 @@ pub struct ObjectInfo {
     pub local_mtime: UTime,
     /// Size in bytes.
     pub size: u64,
-    /// [`ObjectInfo::OMAP`], [`ObjectInfo::WHITEOUT`], [`ObjectInfo::SNAPSET`], [`ObjectInfo::WATCHED`].
+    /// [`ObjectInfo::OMAP`], [`ObjectInfo::WHITEOUT`], [`ObjectInfo::SNAPSET`],
+    /// [`ObjectInfo::WATCHED`].
     pub flags: u32,
     /// Newest truncation known (CephFS); 0 for none.
     pub truncate_seq: u32,
@@ -203,7 +204,8 @@ impl ObjectState {
         self.exists && !self.info.has(ObjectInfo::WHITEOUT)
     }
 
-    /// Reads the state from the value of the `_` attribute, for objects without snapshots and watchers.
+    /// Reads the state from the value of the `_` attribute, for objects without snapshots and
+    /// watchers.
     ///
     /// # Errors
     /// [`DecodeError`] when it is not an [`ObjectInfo`].
@@ -225,8 +227,8 @@ pub fn load_object(reader: &dyn ObjectReader, object: &HObject) -> Result<Object
         state.snapset = from_slice(&attr).map_err(bad)?;
     }
     if state.info.has(ObjectInfo::WATCHED) {
-        // Without its attribute the flag says nothing: whoever loses a watch begins it anew, and an object that cannot be
-        // loaded is lost.
+        // Without its attribute the flag says nothing: whoever loses a watch begins it anew, and an
+        // object that cannot be loaded is lost.
         match reader.attr(object, WATCHERS_ATTR)? {
             Some(attr) => state.watchers = watch::from_attr(&attr).map_err(bad)?,
             None => state.info.set(ObjectInfo::WATCHED, false),

@@ -58,14 +58,25 @@ pub(super) struct Vector<'a> {
     pub unreadable: bool,
     /// Numbers given out to class methods.
     pub drawn: u64,
-    /// Ops done, and how often class methods asked the object for something: Ceph counts what a method does as ops.
+    /// Ops done, and how often class methods asked the object for something: Ceph counts what a
+    /// method does as ops.
     pub steps: u32,
 }
 
 impl<'a> Vector<'a> {
     pub fn new(ctx: &'a OpContext<'a>, object: Staged<'a>) -> Self {
         let (allowance, watch_effects) = (ctx.limits.max_reply_size, Vec::new());
-        Self { ctx, object, result: 0, watch_effects, told: 0, allowance, unreadable: false, drawn: 0, steps: 0 }
+        Self {
+            ctx,
+            object,
+            result: 0,
+            watch_effects,
+            told: 0,
+            allowance,
+            unreadable: false,
+            drawn: 0,
+            steps: 0,
+        }
     }
 
     pub fn into_parts(self) -> (Staged<'a>, Vec<WatchEffect>) {
@@ -127,8 +138,11 @@ impl<'a> Vector<'a> {
     /// Runs one op; `result` is its place in the reply: fixed part as in the request, no data.
     fn run_one(&mut self, o: &OsdOp, result: &mut OpResult) -> Ran {
         let OpResult { op: out, output_crc, .. } = result;
-        // Copies and watches set or keep the user version themselves; a promotion changes nothing that users see.
-        if o.is_write() && !matches!(o.op, op::COPY_FROM | op::COPY_FROM2 | op::WATCH | op::TIER_PROMOTE) {
+        // Copies and watches set or keep the user version themselves; a promotion changes nothing
+        // that users see.
+        if o.is_write()
+            && !matches!(o.op, op::COPY_FROM | op::COPY_FROM2 | op::WATCH | op::TIER_PROMOTE)
+        {
             self.object.user_modify = true;
         }
         match o.op {
@@ -177,9 +191,11 @@ impl<'a> Vector<'a> {
             op::NOTIFY_ACK => self.notify_ack(o),
             op::ROLLBACK => self.rollback(o),
             // No pool here is a cache: as Ceph answers for a pool that is none.
-            op::CACHE_FLUSH | op::CACHE_TRY_FLUSH | op::CACHE_EVICT | op::CACHE_PIN | op::CACHE_UNPIN => {
-                Err(Stop::Errno(errno::EINVAL))
-            }
+            op::CACHE_FLUSH
+            | op::CACHE_TRY_FLUSH
+            | op::CACHE_EVICT
+            | op::CACHE_PIN
+            | op::CACHE_UNPIN => Err(Stop::Errno(errno::EINVAL)),
             // No object here has a manifest: each that there is is whole where it is.
             op::TIER_PROMOTE => self.must_exist().map(|()| 0),
             // Manifests, trivial maps.

@@ -1,9 +1,10 @@
 //! Watches and notifications: what their ops mean, and how watchers are kept with an object.
 //!
-//! Who watches an object is a part of the object: a sorted list ([`Watcher`]), stored as its attribute
-//! `watchers` when somebody does, and changed by plans like everything else of it. What of a watch is not
-//! stored (its connection, its time, what it was told) the PG keeps ([`crate::watch`]): execution looks at it, and gives what is to
-//! become of it as [`WatchEffect`]s, which the PG carries out when the request is answered.
+//! Who watches an object is a part of the object: a sorted list ([`Watcher`]), stored as its
+//! attribute `watchers` when somebody does, and changed by plans like everything else of it. What
+//! of a watch is not stored (its connection, its time, what it was told) the PG keeps
+//! ([`crate::watch`]): execution looks at it, and gives what is to become of it as
+//! [`WatchEffect`]s, which the PG carries out when the request is answered.
 
 use super::state::ObjectInfo;
 use super::vector::{Ran, Stop, Vector, slice};
@@ -16,7 +17,8 @@ use spirula_types::{EntityAddr, EntityName, errno};
 /// Raw name of the attribute that holds the [`Watcher`]s, if there are any.
 pub const WATCHERS_ATTR: &[u8] = b"watchers";
 
-/// Names a watch of an object: the cookie that its client gave it, and the client. In this order watchers are listed.
+/// Names a watch of an object: the cookie that its client gave it, and the client. In this order
+/// watchers are listed.
 pub type WatchKey = (u64, EntityName);
 
 /// Somebody who watches an object.
@@ -114,7 +116,8 @@ pub enum WatchEffect {
     Connect {
         /// The watch.
         watcher: Watcher,
-        /// Its client pings it, and it ends when these stay out; else it lasts as long as the connection, and the timeout longer.
+        /// Its client pings it, and it ends when these stay out; else it lasts as long as the
+        /// connection, and the timeout longer.
         pings: bool,
     },
     /// The asker has pinged a watch.
@@ -177,14 +180,20 @@ impl Vector<'_> {
                         if self.object.watchers.len() >= self.ctx.limits.max_watchers {
                             return Err(Stop::Errno(errno::E2BIG));
                         }
-                        let new = Watcher { cookie: args.cookie, name: asker.name, timeout, addr: asker.addr };
+                        let new = Watcher {
+                            cookie: args.cookie,
+                            name: asker.name,
+                            timeout,
+                            addr: asker.addr,
+                        };
                         self.object.watchers.insert(i, new);
                         self.object.modified = true;
                         Some(new)
                     }
                 };
                 let pings = args.op == watch::WATCH;
-                self.watch_effects.extend(watcher.map(|watcher| WatchEffect::Connect { watcher, pings }));
+                self.watch_effects
+                    .extend(watcher.map(|watcher| WatchEffect::Connect { watcher, pings }));
             }
             watch::RECONNECT => {
                 let found = at.ok().and_then(|i| self.object.watchers.get(i).copied());
@@ -222,7 +231,8 @@ impl Vector<'_> {
         };
         let (timeout, payload) = read().unwrap_or_default();
         let asker = self.ctx.asker;
-        let begun = self.watch_effects.iter().filter(|e| matches!(e, WatchEffect::Notify { .. })).count();
+        let begun =
+            self.watch_effects.iter().filter(|e| matches!(e, WatchEffect::Notify { .. })).count();
         if payload.len() > self.ctx.limits.max_notify {
             return Err(Stop::Errno(errno::E2BIG));
         }
@@ -248,7 +258,11 @@ impl Vector<'_> {
         let mut d = Decoder::new(&o.indata);
         let mut read = || -> Result<(u64, u64, Bytes), DecodeError> {
             let (id, cookie) = (d.u64()?, d.u64()?);
-            Ok((id, cookie, if d.remaining() == 0 { Bytes::new() } else { slice(&mut d, &o.indata)? }))
+            Ok((
+                id,
+                cookie,
+                if d.remaining() == 0 { Bytes::new() } else { slice(&mut d, &o.indata)? },
+            ))
         };
         let ack = match read() {
             Ok((id, cookie, reply)) => {
@@ -291,7 +305,8 @@ impl Vector<'_> {
     /// The object goes, and with it all watches: their clients are told.
     pub(super) fn end_watches(&mut self) {
         let all = std::mem::take(&mut self.object.watchers);
-        self.watch_effects.extend(all.iter().map(|w| WatchEffect::Ended { key: w.key(), tell: true }));
+        self.watch_effects
+            .extend(all.iter().map(|w| WatchEffect::Ended { key: w.key(), tell: true }));
         self.object.info.set(ObjectInfo::WATCHED, false);
     }
 }

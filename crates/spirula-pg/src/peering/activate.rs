@@ -89,14 +89,23 @@ impl Pg {
         }
         self.core.record_ops(&mut txn.meta);
         self.core.submit(txn, After::Step { since, step: Step::Activated }, cx);
-        let Some(own) = self.core.info.clone() else { return invariant!(self.core, "activation loses its copy") };
+        let Some(own) = self.core.info.clone() else {
+            return invariant!(self.core, "activation loses its copy");
+        };
         let last_update = own.last_update();
         let run = self.core.seq();
-        let mut active = Active::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
-        active.recovery.nothing = p.infos.iter().filter(|(_, i)| i.is_none()).map(|(o, _)| *o).collect();
+        let mut active =
+            Active::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
+        active.recovery.nothing =
+            p.infos.iter().filter(|(_, i)| i.is_none()).map(|(o, _)| *o).collect();
         for (osd, member) in p.members {
-            let (peer, body) =
-                self.activate_member(own.clone(), member, (run, p.fresh), view.acting.contains(&osd), cx);
+            let (peer, body) = self.activate_member(
+                own.clone(),
+                member,
+                (run, p.fresh),
+                view.acting.contains(&osd),
+                cx,
+            );
             self.core.send(osd, body.clone(), cx);
             active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
@@ -119,11 +128,16 @@ impl Pg {
         let (log, last_backfill) = match member.common {
             Some(after) => {
                 let entries = self.core.log.after(after).map(bytes).collect();
-                let last = member.info.as_ref().filter(|_| !whole(&member.info)).map(|i| i.last_backfill.clone());
+                let last = member
+                    .info
+                    .as_ref()
+                    .filter(|_| !whole(&member.info))
+                    .map(|i| i.last_backfill.clone());
                 (LogUpdate::After { after, entries }, last.unwrap_or_else(HObject::max))
             }
             None => {
-                let dups = self.core.log.dups().cloned().map(|d| bytes(&d.to_entry(self.core.id.pool)));
+                let dups =
+                    self.core.log.dups().cloned().map(|d| bytes(&d.to_entry(self.core.id.pool)));
                 let entries = dups.chain(self.core.log.iter().map(bytes)).collect();
                 let last = if fresh { HObject::max() } else { HObject::min() };
                 (LogUpdate::Reset { tail: self.core.log.tail(), entries }, last)
@@ -132,7 +146,8 @@ impl Pg {
         let readers = self.core.told_readers(cx);
         let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, readers, ..own };
         let past = self.core.past.clone();
-        let state = PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
+        let state =
+            PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
         (state, CtlBody::Activate { run, info: told, past, log, fresh })
     }
 

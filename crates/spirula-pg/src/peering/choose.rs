@@ -18,14 +18,16 @@ pub(crate) struct Choice {
 /// The copy with the authoritative history: of the newest activation, whole, with the newest
 /// entry, then the longest log, then our own.
 ///
-/// All copies of that activation have what was acknowledged since. An entry that only a hollow copy has was not
-/// acknowledged, and nobody may have its data: it is chosen only if no other is to be had.
+/// All copies of that activation have what was acknowledged since. An entry that only a hollow copy
+/// has was not acknowledged, and nobody may have its data: it is chosen only if no other is to be
+/// had.
 pub(crate) fn find_auth(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Peer> {
     let shared = infos.values().map(|i| i.history_les).max()?;
     let whole = infos.values().filter(|i| i.is_whole()).map(|i| i.les).max().unwrap_or(0);
     let les = shared.max(whole);
     let least = infos.values().filter(|i| i.les >= les).map(|i| i.last_update()).min()?;
-    let fit = || infos.iter().filter(|(_, i)| i.les >= les && i.last_update() >= least && i.is_whole());
+    let fit =
+        || infos.iter().filter(|(_, i)| i.les >= les && i.last_update() >= least && i.is_whole());
     let hollow = fit().all(|(_, i)| i.hollow);
     fit()
         .filter(|(_, i)| i.hollow == hollow)
@@ -44,8 +46,8 @@ pub(crate) fn is_bound(infos: &BTreeMap<Peer, &PgInfo>) -> bool {
     infos.values().any(|i| i.history_les > whole)
 }
 
-/// The same as [`find_auth`] for an erasure-coded PG: of the newest activation the shortest log, since what is
-/// beyond it was not acknowledged and can be taken back.
+/// The same as [`find_auth`] for an erasure-coded PG: of the newest activation the shortest log,
+/// since what is beyond it was not acknowledged and can be taken back.
 pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Peer> {
     let shared = infos.values().map(|i| i.history_les).max()?;
     let whole = infos.values().filter(|i| i.is_whole()).map(|i| i.les).max().unwrap_or(0);
@@ -55,7 +57,9 @@ pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Op
         .filter(|(_, i)| i.les >= les && i.is_whole())
         .min_by(|(a, x), (b, y)| {
             let last = x.last_update().cmp(&y.last_update());
-            last.then(x.log_tail().cmp(&y.log_tail())).then((**b == me).cmp(&(**a == me))).then(a.cmp(b))
+            last.then(x.log_tail().cmp(&y.log_tail()))
+                .then((**b == me).cmp(&(**a == me)))
+                .then(a.cmp(b))
         })
         .map(|(o, _)| *o)
 }
@@ -63,11 +67,12 @@ pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Op
 /// Who shall serve each shard, given who has the history. `None` if fewer than `least` shards
 /// are to be had.
 ///
-/// Where anything was written, so many shards must be there with what they hold. A member that has nothing (its disk was
-/// replaced) can be told everything by a log that reaches back to the beginning, but nobody can compute its shards, and
-/// it says nothing of the newest entries: one that fewer than `least` shards ever had would become history, be
-/// confirmed to the client that sends it again, and be unfound for ever, though a member that is away could have shown
-/// that it is to be taken back.
+/// Where anything was written, so many shards must be there with what they hold. A member that has
+/// nothing (its disk was replaced) can be told everything by a log that reaches back to the
+/// beginning, but nobody can compute its shards, and it says nothing of the newest entries: one
+/// that fewer than `least` shards ever had would become history, be confirmed to the client that
+/// sends it again, and be unfound for ever, though a member that is away could have shown that it
+/// is to be taken back.
 pub(crate) fn choose_erasure(
     infos: &BTreeMap<Peer, &PgInfo>,
     auth: Peer,
@@ -88,9 +93,11 @@ pub(crate) fn choose_erasure(
         let holds = |p: &Peer| infos.contains_key(p) && usable(p);
         let mut c = Choice { auth, ..Choice::default() };
         for shard in 0..size {
-            let of = |set: &[Peer]| set.iter().find(|p| usize::try_from(p.shard) == Ok(shard)).copied();
+            let of =
+                |set: &[Peer]| set.iter().find(|p| usize::try_from(p.shard) == Ok(shard)).copied();
             let wanted = of(up);
-            let stray = infos.keys().find(|p| usize::try_from(p.shard) == Ok(shard) && usable(p)).copied();
+            let stray =
+                infos.keys().find(|p| usize::try_from(p.shard) == Ok(shard) && usable(p)).copied();
             let serves = wanted.filter(holds).or_else(|| of(acting).filter(holds)).or(stray);
             let serves = serves.or_else(|| wanted.filter(usable));
             c.want.extend(serves);
@@ -115,8 +122,9 @@ pub(crate) fn choose_whole_erasure(up: &[Peer], acting: &[Peer]) -> Vec<Peer> {
     by_shard.into_values().collect()
 }
 
-/// Who shall serve, given who has the history. The up set's primary, unless it lacks more than `lag` entries and objects
-/// (others must then be fetched before anybody may use them) and another member of the up set does not.
+/// Who shall serve, given who has the history. The up set's primary, unless it lacks more than
+/// `lag` entries and objects (others must then be fetched before anybody may use them) and another
+/// member of the up set does not.
 pub(crate) fn choose(
     infos: &BTreeMap<Peer, &PgInfo>,
     auth: Peer,
@@ -129,9 +137,9 @@ pub(crate) fn choose(
     let zero = EVersion::default();
     let auth_tail = infos.get(&auth).map_or(zero, |i| i.log_tail());
     let auth_head = infos.get(&auth).map_or(zero, |i| i.last_update());
-    // An OSD that has nothing is at the beginning of the history, if the log reaches back there. A log that
-    // begins behind the authoritative one's end does not meet it: in a split the newest entries of the one
-    // went to a sibling, and the other had been trimmed up to there.
+    // An OSD that has nothing is at the beginning of the history, if the log reaches back there. A
+    // log that begins behind the authoritative one's end does not meet it: in a split the newest
+    // entries of the one went to a sibling, and the other had been trimmed up to there.
     let usable = |osd: Peer, oldest: EVersion| match infos.get(&osd) {
         Some(i) => i.is_whole() && i.last_update() >= oldest && i.log_tail() <= auth_head,
         None => oldest == zero,
@@ -145,7 +153,11 @@ pub(crate) fn choose(
         // Whoever serves now goes on, so that the choice is the same when it is made again.
         let others = acting.iter().chain(up).filter(|o| up.contains(o) && usable(**o, auth_tail));
         let ready = |o: &Peer| lacks(o) <= lag;
-        if ready(&up_primary) { up_primary } else { others.copied().find(ready).unwrap_or(up_primary) }
+        if ready(&up_primary) {
+            up_primary
+        } else {
+            others.copied().find(ready).unwrap_or(up_primary)
+        }
     } else {
         auth
     };
@@ -163,7 +175,11 @@ pub(crate) fn choose(
         if c.want.len() >= size {
             break;
         }
-        if infos.contains_key(&osd) && !c.want.contains(&osd) && !up.contains(&osd) && usable(osd, oldest) {
+        if infos.contains_key(&osd)
+            && !c.want.contains(&osd)
+            && !up.contains(&osd)
+            && usable(osd, oldest)
+        {
             c.want.push(osd);
         }
     }
@@ -202,7 +218,8 @@ mod tests {
     }
 
     fn auth(infos: &[(OsdId, PgInfo)]) -> Option<OsdId> {
-        find_auth(&infos.iter().map(|(o, i)| (Peer::whole(*o), i)).collect(), Peer::whole(0)).map(|p| p.osd)
+        find_auth(&infos.iter().map(|(o, i)| (Peer::whole(*o), i)).collect(), Peer::whole(0))
+            .map(|p| p.osd)
     }
 
     #[test]
@@ -224,14 +241,16 @@ mod tests {
     /// The acting set wanted, and who is to be backfilled.
     fn pick(infos: &[(OsdId, PgInfo)], up: &[OsdId], acting: &[OsdId]) -> (Vec<OsdId>, Vec<OsdId>) {
         let (up, acting) = (&Peer::members(up, false)[..], &Peer::members(acting, false)[..]);
-        let infos: BTreeMap<Peer, &PgInfo> = infos.iter().map(|(o, i)| (Peer::whole(*o), i)).collect();
+        let infos: BTreeMap<Peer, &PgInfo> =
+            infos.iter().map(|(o, i)| (Peer::whole(*o), i)).collect();
         let auth = find_auth(&infos, acting[0]).unwrap();
         let c = choose(&infos, auth, up, acting, up[0], 3, 50);
         (Peer::places(&c.want, 3), Peer::places(&c.backfill, 3))
     }
 
     #[test]
-    fn a_primary_whose_log_begins_behind_the_authoritative_one_is_backfilled_and_not_the_one_that_has_all() {
+    fn a_primary_whose_log_begins_behind_the_authoritative_one_is_backfilled_and_not_the_one_that_has_all()
+     {
         // osd.0 wrote on without the others; the activation of 26 did not see that.
         let all = [(0, info(3, 15, 8)), (1, info(26, 7, 0))];
         assert_eq!(pick(&all, &[0, 1], &[0, 1]), (vec![1], vec![0]));
@@ -256,7 +275,11 @@ mod tests {
     fn a_primary_that_lacks_much_serves_again_when_it_is_recovered() {
         let mut all = [(1, info(7, 80, 1)), (2, info(9, 180, 1)), (3, info(9, 180, 1))];
         assert_eq!(pick(&all, &[1, 2, 3], &[1, 2, 3]), (vec![2, 1, 3], vec![]));
-        assert_eq!(pick(&all, &[1, 2, 3], &[3, 1, 2]), (vec![3, 1, 2], vec![]), "the choice stays as it is");
+        assert_eq!(
+            pick(&all, &[1, 2, 3], &[3, 1, 2]),
+            (vec![3, 1, 2], vec![]),
+            "the choice stays as it is"
+        );
         // It has the log, but not the objects.
         (all[0].1.head.last_update, all[0].1.missing) = (all[1].1.head.last_update, 51);
         assert_eq!(pick(&all, &[1, 2, 3], &[2, 1, 3]).0, vec![2, 1, 3]);
@@ -270,8 +293,15 @@ mod tests {
     #[test]
     fn entries_that_only_hollow_copies_have_are_no_history() {
         let hollow = |i| PgInfo { hollow: true, ..i };
-        assert_eq!(auth(&[(0, info(7, 80, 1)), (1, hollow(info(7, 82, 1))), (2, info(7, 81, 1))]), Some(2));
-        assert_eq!(auth(&[(0, hollow(info(7, 83, 1))), (1, info(6, 84, 1))]), Some(0), "of an older activation");
+        assert_eq!(
+            auth(&[(0, info(7, 80, 1)), (1, hollow(info(7, 82, 1))), (2, info(7, 81, 1))]),
+            Some(2)
+        );
+        assert_eq!(
+            auth(&[(0, hollow(info(7, 83, 1))), (1, info(6, 84, 1))]),
+            Some(0),
+            "of an older activation"
+        );
     }
 
     #[test]
@@ -284,7 +314,11 @@ mod tests {
         assert_eq!(pick(&late, &[1, 2], &[1, 2]).1, vec![2]);
     }
 
-    fn erasure(infos: &[(Peer, PgInfo)], up: &[OsdId], acting: &[OsdId]) -> Option<(Vec<OsdId>, Vec<OsdId>)> {
+    fn erasure(
+        infos: &[(Peer, PgInfo)],
+        up: &[OsdId],
+        acting: &[OsdId],
+    ) -> Option<(Vec<OsdId>, Vec<OsdId>)> {
         let (up, acting) = (Peer::members(up, true), Peer::members(acting, true));
         let infos: BTreeMap<Peer, &PgInfo> = infos.iter().map(|(o, i)| (*o, i)).collect();
         let auth = find_auth_erasure(&infos, acting[0]).unwrap();
@@ -322,6 +356,9 @@ mod tests {
         assert_eq!(erasure(&[(p(1, 0), info(7, 80, 0))], &[1, 2, 3], &[1, 2, 3]), None);
         // Where nothing was written, nothing is lost.
         let empty = PgInfo { head: PgHead::default(), ..info(7, 0, 0) };
-        assert_eq!(erasure(&[(p(1, 0), empty)], &[1, 2, 3], &[1, 2, 3]).map(|c| c.0), Some(vec![1, 2, 3]));
+        assert_eq!(
+            erasure(&[(p(1, 0), empty)], &[1, 2, 3], &[1, 2, 3]).map(|c| c.0),
+            Some(vec![1, 2, 3])
+        );
     }
 }

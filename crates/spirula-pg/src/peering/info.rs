@@ -17,13 +17,18 @@ fn pool_least(view: &MapView, one: bool) -> usize {
 }
 
 /// Of what is known of an old primary the later holds.
-fn note_reader(readers: &mut BTreeMap<OsdId, (Epoch, u64)>, osd: OsdId, (last, until): (Epoch, u64)) {
+fn note_reader(
+    readers: &mut BTreeMap<OsdId, (Epoch, u64)>,
+    osd: OsdId,
+    (last, until): (Epoch, u64),
+) {
     let known = readers.entry(osd).or_insert((last, until));
     *known = (known.0.max(last), known.1.max(until));
 }
 
 impl Pg {
-    /// What of this still holds: who may serve reads as the primary of an interval that is over, and until when.
+    /// What of this still holds: who may serve reads as the primary of an interval that is over,
+    /// and until when.
     pub(crate) fn old_readers(
         &self,
         known: BTreeMap<OsdId, (Epoch, u64)>,
@@ -32,14 +37,21 @@ impl Pg {
     ) -> Vec<(OsdId, Epoch, u64)> {
         // One that is up again, or was, began anew or has heard of it.
         let reads = |osd: OsdId, last: Epoch| {
-            osd != self.core.me.osd && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
+            osd != self.core.me.osd
+                && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
         };
-        let all = known.into_iter().map(|(o, (last, until))| (o, last, self.core.reads_until(until, cx)));
+        let all =
+            known.into_iter().map(|(o, (last, until))| (o, last, self.core.reads_until(until, cx)));
         all.filter(|(o, last, until)| *until > cx.now.mono_ms && reads(*o, *last)).collect()
     }
 
     /// Whom peering found to be waited for.
-    pub(super) fn found_readers(&self, p: &Peering, view: &MapView, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
+    pub(super) fn found_readers(
+        &self,
+        p: &Peering,
+        view: &MapView,
+        cx: &Cx<'_>,
+    ) -> Vec<(OsdId, Epoch, u64)> {
         let mut all = BTreeMap::new();
         if !planted!(self.core.cfg, LeaseForgotten) {
             all.clone_from(&p.readers);
@@ -48,7 +60,11 @@ impl Pg {
             }
         }
         for osd in &p.prior.holders {
-            note_reader(&mut all, *osd, (self.core.interval.since.saturating_sub(1), p.lease_until));
+            note_reader(
+                &mut all,
+                *osd,
+                (self.core.interval.since.saturating_sub(1), p.lease_until),
+            );
         }
         self.old_readers(all, view, cx)
     }
@@ -118,15 +134,23 @@ impl Pg {
         for r in info.iter().flat_map(|i| &i.readers) {
             note_reader(&mut p.readers, r.osd, (r.last, cx.now.mono_ms + u64::from(r.left_ms)));
         }
-        // Who has nothing knows nothing of older intervals; any holder knows them all, unless it skipped maps.
-        let knows_none = !self.core.has_copy() && p.past.is_empty() || has_hole(&p.past) && !has_hole(&past);
+        // Who has nothing knows nothing of older intervals; any holder knows them all, unless it
+        // skipped maps.
+        let knows_none =
+            !self.core.has_copy() && p.past.is_empty() || has_hole(&p.past) && !has_hole(&past);
         if knows_none && info.is_some() {
             p.past = past;
         }
         p.infos.insert(from, info);
     }
 
-    pub(crate) fn on_notify(&mut self, from: Peer, info: PgInfo, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
+    pub(crate) fn on_notify(
+        &mut self,
+        from: Peer,
+        info: PgInfo,
+        past: Vec<PastInterval>,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(view) = self.core.view.clone() else { return };
         if view.primary != self.core.me || info.pg != self.core.id {
             return;
@@ -184,7 +208,8 @@ impl Pg {
             }
         };
         for info in p.infos.values_mut() {
-            if info.as_ref().is_some_and(|i| i.les == 0 || winner.is_some_and(|w| i.creation != w)) {
+            if info.as_ref().is_some_and(|i| i.les == 0 || winner.is_some_and(|w| i.creation != w))
+            {
                 *info = None;
             }
             if let Some(i) = info {
@@ -212,18 +237,25 @@ impl Pg {
         if planted!(self.core.cfg, HollowHistory) {
             p.infos.values_mut().flatten().for_each(|i| i.hollow = false);
         }
-        let infos: BTreeMap<Peer, &PgInfo> =
-            p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
+        let infos: BTreeMap<Peer, &PgInfo> = p
+            .infos
+            .iter()
+            .filter(|(o, _)| view.is_up(o.osd))
+            .filter_map(|(o, i)| Some((*o, i.as_ref()?)))
+            .collect();
         if infos.is_empty() {
             // It exists, but nobody who is up has called.
             p.phase = Phase::Create;
             return;
         }
         let auth = match pool.shape {
-            Some(_) if !planted!(self.core.cfg, LongestLog) => find_auth_erasure(&infos, self.core.me),
+            Some(_) if !planted!(self.core.cfg, LongestLog) => {
+                find_auth_erasure(&infos, self.core.me)
+            }
             _ => find_auth(&infos, self.core.me),
         };
-        // Nobody but copies without the newest data: whoever else was there then is waited for, while there is hope.
+        // Nobody but copies without the newest data: whoever else was there then is waited for,
+        // while there is hope.
         if pool.shape.is_none() && auth.and_then(|a| infos.get(&a)).is_some_and(|i| i.hollow) {
             let hope = p.prior.down.iter().filter(|(_, lost)| **lost == Some(0));
             let hope: Vec<Peer> = hope.map(|(o, _)| *o).collect();
@@ -247,11 +279,13 @@ impl Pg {
             return;
         };
         p.choice = choice;
-        tracing::debug!(pg = %self.core.id, epoch = view.epoch, choice = ?p.choice, "peering decided");
+        tracing::debug!(pg = %self.core.id, epoch = view.epoch, choice = ?p.choice, "peering \
+            decided");
         if p.choice.want == view.acting {
             self.get_log(p, cx);
         } else {
-            let want = if p.choice.want == view.up { Vec::new() } else { view.places(&p.choice.want) };
+            let want =
+                if p.choice.want == view.up { Vec::new() } else { view.places(&p.choice.want) };
             p.asked_ms = cx.now.mono_ms;
             cx.out.push(PgEffect::WantActing(want.clone()));
             p.phase = Phase::Temp(want);

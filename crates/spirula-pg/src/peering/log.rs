@@ -18,7 +18,9 @@ impl Pg {
     pub(super) fn get_log(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let auth = p.choice.auth;
         let same = match (&self.core.info, p.infos.get(&auth)) {
-            (Some(own), Some(Some(best))) => self.core.has_copy() && own.last_update() == best.last_update(),
+            (Some(own), Some(Some(best))) => {
+                self.core.has_copy() && own.last_update() == best.last_update()
+            }
             _ => false,
         };
         if auth == self.core.me || same {
@@ -37,7 +39,11 @@ impl Pg {
         missing: Vec<(HObject, MissingItem)>,
         cx: &mut Cx<'_>,
     ) {
-        let entries = match entries.iter().map(|b| from_slice(b)).collect::<Result<Vec<LogEntry>, DecodeError>>() {
+        let entries = match entries
+            .iter()
+            .map(|b| from_slice(b))
+            .collect::<Result<Vec<LogEntry>, DecodeError>>()
+        {
             Ok(entries) => entries,
             Err(e) => {
                 tracing::error!(pg = %self.core.id, %from, error = %e, "read peer's log");
@@ -61,7 +67,14 @@ impl Pg {
                     let member = match pg.core.log.common(&log) {
                         Some(common) => {
                             let missing = Missing::from_items(missing);
-                            Member::behind(Some(info), log, missing, common, &pg.core.log, pg.core.is_erasure())
+                            Member::behind(
+                                Some(info),
+                                log,
+                                missing,
+                                common,
+                                &pg.core.log,
+                                pg.core.is_erasure(),
+                            )
                         }
                         None => Member::reset(Some(info)),
                     };
@@ -74,7 +87,13 @@ impl Pg {
     }
 
     /// Makes the authoritative log ours.
-    fn take_over(&mut self, p: &mut Peering, auth: &PgInfo, entries: Vec<LogEntry>, cx: &mut Cx<'_>) -> bool {
+    fn take_over(
+        &mut self,
+        p: &mut Peering,
+        auth: &PgInfo,
+        entries: Vec<LogEntry>,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let tail = self.core.log.tail().max(auth.log_tail());
         let theirs = PgLog::new(tail, entries);
         let Some(common) = theirs.common(&self.core.log) else {
@@ -87,7 +106,13 @@ impl Pg {
             // We have nothing, and the log tells everything.
             (self.core.log, self.core.missing) = (PgLog::default(), Missing::default());
             let head = PgHead { rolled: EVersion::default(), ..auth.head };
-            self.core.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, head, ..auth.clone() });
+            self.core.info = Some(PgInfo {
+                les: 0,
+                last_backfill: HObject::max(),
+                missing: 0,
+                head,
+                ..auth.clone()
+            });
             self.core.past = p.past.clone();
         }
         let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
@@ -101,7 +126,8 @@ impl Pg {
             // Our tail may lie behind its newest entry where a split left a gap.
             let last_update = auth.last_update().max(self.core.log.head());
             let (rolled, forgot) = (info.head.rolled, info.head.forgot || auth.head.forgot);
-            info.head = PgHead { log_tail: self.core.log.tail(), last_update, rolled, forgot, ..auth.head };
+            info.head =
+                PgHead { log_tail: self.core.log.tail(), last_update, rolled, forgot, ..auth.head };
             info.les = info.les.max(auth.les);
         }
         self.core.record_ops(&mut txn.meta);
@@ -118,25 +144,34 @@ impl Pg {
         reader: &dyn ObjectReader,
         txn: &mut Transaction,
     ) {
-        let last_backfill = self.core.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
+        let last_backfill =
+            self.core.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
         #[cfg(feature = "plant-bugs")]
-        if planted!(self.core.cfg, DivergentDeleteKept) || planted!(self.core.cfg, DeletedComesBack) {
+        if planted!(self.core.cfg, DivergentDeleteKept) || planted!(self.core.cfg, DeletedComesBack)
+        {
             txn.objects.extend(removals(self.merge_badly(common, delta, &last_backfill)));
             return;
         }
         undo::forget_undo_copies(&self.core, common, &last_backfill, txn);
         let mut undone = Vec::new();
         let undo = self.core.is_erasure().then_some(&mut undone);
-        let removed = merge(&mut self.core.log, &mut self.core.missing, &last_backfill, common, delta, undo);
+        let removed =
+            merge(&mut self.core.log, &mut self.core.missing, &last_backfill, common, delta, undo);
         undo::undo(&mut self.core, undone, reader, txn);
         txn.objects.extend(removals(removed));
     }
 
     #[cfg(feature = "plant-bugs")]
-    fn merge_badly(&mut self, common: EVersion, delta: Vec<LogEntry>, last: &HObject) -> BTreeSet<HObject> {
+    fn merge_badly(
+        &mut self,
+        common: EVersion,
+        delta: Vec<LogEntry>,
+        last: &HObject,
+    ) -> BTreeSet<HObject> {
         use crate::log::EntryKind::Delete;
         let divergent: Vec<LogEntry> = self.core.log.after(common).cloned().collect();
-        let mut removed = merge(&mut self.core.log, &mut self.core.missing, last, common, delta, None);
+        let mut removed =
+            merge(&mut self.core.log, &mut self.core.missing, last, common, delta, None);
         if planted!(self.core.cfg, DivergentDeleteKept) {
             for e in divergent.iter().filter(|e| e.kind == Delete) {
                 self.core.missing.remove(&e.object);
@@ -151,20 +186,35 @@ impl Pg {
     pub(super) fn get_missing(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let mut silent = BTreeSet::new();
-        let targets = view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
+        let targets =
+            view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
         let (tail, zero) = (self.core.log.tail(), EVersion::default());
         let undo = self.core.is_erasure();
         for osd in targets.into_iter().filter(|o| *o != self.core.me) {
             let info = p.infos.get(&osd).cloned().flatten();
             let member = match info {
-                None if tail == zero => {
-                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.core.log, undo)
-                }
+                None if tail == zero => Member::behind(
+                    None,
+                    PgLog::default(),
+                    Missing::default(),
+                    zero,
+                    &self.core.log,
+                    undo,
+                ),
                 None => Member::reset(None),
-                Some(i) if i.last_update() < tail || i.last_backfill.is_min() => Member::reset(Some(i)),
+                Some(i) if i.last_update() < tail || i.last_backfill.is_min() => {
+                    Member::reset(Some(i))
+                }
                 Some(i) if i.missing == 0 && self.core.log.contains(i.last_update()) => {
                     let at = i.last_update();
-                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.core.log, undo)
+                    Member::behind(
+                        Some(i),
+                        PgLog::new(at, []),
+                        Missing::default(),
+                        at,
+                        &self.core.log,
+                        undo,
+                    )
                 }
                 Some(_) => {
                     self.core.send(osd, CtlBody::GetLog { after: tail }, cx);
@@ -181,14 +231,18 @@ impl Pg {
     fn missing_known(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         if matches!(&p.phase, Phase::Missing(silent) if silent.is_empty()) {
             let acting = |o: &Peer| self.core.view.as_ref().is_some_and(|v| v.acting.contains(o));
-            if self.core.is_erasure() && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o)) {
+            if self.core.is_erasure()
+                && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o))
+            {
                 // It would serve a shard that it does not have.
                 tracing::error!(pg = %self.core.id, "a member that must be filled was to serve");
                 p.phase = Phase::Incomplete { bound: false };
                 return;
             }
             for m in p.members.values_mut() {
-                if planted!(self.core.cfg, MissingStaleOnResume) && m.info.as_ref().is_some_and(|i| !i.is_whole()) {
+                if planted!(self.core.cfg, MissingStaleOnResume)
+                    && m.info.as_ref().is_some_and(|i| !i.is_whole())
+                {
                     m.missing.clear();
                 }
             }

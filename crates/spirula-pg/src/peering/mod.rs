@@ -63,10 +63,12 @@ pub(crate) struct Peering {
     history_les: Epoch,
     lec: Epoch,
     prior: Prior,
-    /// What others have, by their answers or because they called; our own comes when all we have is durable.
+    /// What others have, by their answers or because they called; our own comes when all we have is
+    /// durable.
     infos: BTreeMap<Peer, Option<PgInfo>>,
     asked: BTreeSet<Peer>,
-    /// Who has answered, we included. Whoever only called has not said until when it lets an old primary read.
+    /// Who has answered, we included. Whoever only called has not said until when it lets an old
+    /// primary read.
     answered: BTreeSet<Peer>,
     asked_ms: u64,
     repeat: Repeat,
@@ -104,8 +106,8 @@ enum Phase {
     Create,
     /// Members of older intervals are down.
     Down(Vec<Peer>),
-    /// No whole copy of the newest history. `bound`: there are whole ones, or ones being filled, but a later
-    /// activation is known of which none is left.
+    /// No whole copy of the newest history. `bound`: there are whole ones, or ones being filled,
+    /// but a later activation is known of which none is left.
     Incomplete { bound: bool },
     /// Waiting for the map to show this acting set; empty for the one CRUSH gives.
     Temp(Vec<OsdId>),
@@ -161,8 +163,8 @@ impl Pg {
     }
 
     /// Gives up what the role does and peers anew in the same interval. Members change nothing
-    /// before they are activated, so their older answers stay true; and what one said before it was activated
-    /// comes before it says that it is.
+    /// before they are activated, so their older answers stay true; and what one said before it was
+    /// activated comes before it says that it is.
     pub(crate) fn restart_peering(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         self.start_peering(cx);
@@ -190,7 +192,9 @@ impl Pg {
     pub(crate) fn peering_map_advanced(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let Role::Peering(p) = &self.role else { return };
-        if p.infos.contains_key(&self.core.me) && (p.prior.affected_by(&view) || p.waits_for_absent(&view)) {
+        if p.infos.contains_key(&self.core.me)
+            && (p.prior.affected_by(&view) || p.waits_for_absent(&view))
+        {
             self.restart_peering(cx);
             return;
         }
@@ -201,10 +205,13 @@ impl Pg {
         });
     }
 
-    /// OSDs that are up, and for which a primary waits though they are no members: whoever was a member before is asked, and a
-    /// copy outside may have to give its log. With whether the PG could begin to serve if they were down.
+    /// OSDs that are up, and for which a primary waits though they are no members: whoever was a
+    /// member before is asked, and a copy outside may have to give its log. With whether the PG
+    /// could begin to serve if they were down.
     pub fn waits_outside(&self) -> Vec<(OsdId, bool)> {
-        let (Role::Peering(p), Some(view)) = (&self.role, &self.core.view) else { return Vec::new() };
+        let (Role::Peering(p), Some(view)) = (&self.role, &self.core.view) else {
+            return Vec::new();
+        };
         let is_member = |o: OsdId| view.acting.iter().chain(&view.up).any(|m| m.osd == o);
         let (_, by) = p.state();
         let outside = by.into_iter().map(|m| m.osd).filter(|o| view.is_up(*o) && !is_member(*o));
@@ -216,7 +223,8 @@ impl Pg {
     /// primaries know that this interval may have taken writes.
     fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let Some(view) = &self.core.view else { return };
-        let on_record = view.osds.get(&self.core.me.osd).is_some_and(|o| o.up_thru >= self.core.interval.since);
+        let on_record =
+            view.osds.get(&self.core.me.osd).is_some_and(|o| o.up_thru >= self.core.interval.since);
         if on_record || planted!(self.core.cfg, NoUpThru) {
             p.next = Next::Activate;
         } else if !matches!(p.phase, Phase::UpThru) {
@@ -248,7 +256,8 @@ impl Pg {
                         pg.hear(p, cx);
                     }
                 }
-                // An answer to an older question grants what another primary may have been granted since.
+                // An answer to an older question grants what another primary may have been granted
+                // since.
                 CreateAnswer::Granted { since, creation }
                     if creation == pg.creation_asked(origin_of(pg.core.id, p)) =>
                 {
@@ -268,8 +277,13 @@ impl Pg {
             let log = CtlBody::GetLog { after: pg.core.log.tail() };
             let (step, silent, body) = match &p.phase {
                 Phase::Info | Phase::Down(_) => {
-                    let silent = p.asked.iter().filter(|o| !p.answered.contains(o) && view.is_up(o.osd));
-                    (1, silent.copied().collect(), CtlBody::Query { holders: p.prior.holders.clone() })
+                    let silent =
+                        p.asked.iter().filter(|o| !p.answered.contains(o) && view.is_up(o.osd));
+                    (
+                        1,
+                        silent.copied().collect(),
+                        CtlBody::Query { holders: p.prior.holders.clone() },
+                    )
                 }
                 Phase::Log => (2, vec![p.choice.auth], log),
                 Phase::Missing(silent) => (3, silent.iter().copied().collect(), log),
@@ -325,8 +339,8 @@ impl Peering {
         Prior::new(&self.past, &without, since, me, least).blocked_by.is_none()
     }
 
-    /// Is somebody down who is to give his log, or to serve? A copy outside the members may be either, and be none of those who
-    /// must be heard: then no new interval begins when it goes.
+    /// Is somebody down who is to give his log, or to serve? A copy outside the members may be
+    /// either, and be none of those who must be heard: then no new interval begins when it goes.
     fn waits_for_absent(&self, view: &MapView) -> bool {
         match &self.phase {
             Phase::Log => !view.is_up(self.choice.auth.osd),
@@ -339,7 +353,9 @@ impl Peering {
     pub fn state(&self) -> (PgState, Vec<Peer>) {
         match &self.phase {
             Phase::Info => (PgState::PEERING, self.silent()),
-            Phase::Create if self.exists.is_none() => (PgState::CREATING | PgState::PEERING, Vec::new()),
+            Phase::Create if self.exists.is_none() => {
+                (PgState::CREATING | PgState::PEERING, Vec::new())
+            }
             // Somebody has it, but nobody that is up.
             Phase::Create if self.slow => (PgState::DOWN, Vec::new()),
             Phase::Down(by) => (PgState::DOWN, by.clone()),
@@ -389,14 +405,17 @@ impl Peering {
             Phase::Incomplete { .. } => Some("not enough complete instances of this PG"),
             Phase::Temp(_) => Some("waiting for pg acting set to change"),
             Phase::UpThru => Some("waiting for osdmap to reflect a new up_thru for this osd"),
-            Phase::Create if self.exists.is_some() => Some("the PG exists, and no OSD that is up has it"),
+            Phase::Create if self.exists.is_some() => {
+                Some("the PG exists, and no OSD that is up has it")
+            }
             Phase::Create => Some("asking the monitors whether the PG is new"),
             Phase::TooFew => Some("too few OSDs are up to create the PG"),
             Phase::Info | Phase::Log | Phase::Missing(_) => None,
         }
     }
 
-    /// Is it incomplete because of an activation that was heard of and of which no whole copy is left?
+    /// Is it incomplete because of an activation that was heard of and of which no whole copy is
+    /// left?
     pub fn is_bound(&self) -> bool {
         matches!(self.phase, Phase::Incomplete { bound: true })
     }
@@ -409,13 +428,26 @@ impl Peering {
 
 impl Member {
     /// A copy outside the members, with what it lacks of the history up to the common entry.
-    pub fn source(info: PgInfo, log: PgLog, missing: Missing, common: Option<EVersion>, undo: bool) -> Self {
+    pub fn source(
+        info: PgInfo,
+        log: PgLog,
+        missing: Missing,
+        common: Option<EVersion>,
+        undo: bool,
+    ) -> Self {
         let (mut log, mut missing) = (log, missing);
         if let Some(common) = common {
             // In an erasure-coded PG it can give what its objects were before (`erasure::read`).
             let mut undone = Vec::new();
             let undo = undo.then_some(&mut undone);
-            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, Vec::new(), undo);
+            crate::merge::merge(
+                &mut log,
+                &mut missing,
+                &info.last_backfill,
+                common,
+                Vec::new(),
+                undo,
+            );
         }
         Self { info: Some(info), common, missing }
     }
@@ -426,10 +458,18 @@ impl Member {
     }
 
     /// One that has nothing but whose history the log tells from the beginning.
-    fn behind(info: Option<PgInfo>, log: PgLog, missing: Missing, common: EVersion, auth: &PgLog, undo: bool) -> Self {
+    fn behind(
+        info: Option<PgInfo>,
+        log: PgLog,
+        missing: Missing,
+        common: EVersion,
+        auth: &PgLog,
+        undo: bool,
+    ) -> Self {
         let (mut log, mut missing) = (log, missing);
         let divergent = log.rewind(common);
-        let last_backfill = info.as_ref().map_or_else(spirula_types::HObject::max, |i| i.last_backfill.clone());
+        let last_backfill =
+            info.as_ref().map_or_else(spirula_types::HObject::max, |i| i.last_backfill.clone());
         let mut undone = Vec::new();
         let undo = undo.then_some(&mut undone);
         crate::merge::lacking(divergent, &mut missing, &last_backfill, auth.after(common), undo);

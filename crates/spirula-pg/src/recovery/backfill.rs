@@ -108,7 +108,9 @@ impl Backfill {
 
     /// Is nothing left but objects under way of this kind?
     pub fn is_filled_but(&self, kind: impl Fn(&HObject) -> bool) -> bool {
-        self.exhausted() && !self.under_way.is_empty() && self.under_way.iter().all(|(o, _, landed)| *landed || kind(o))
+        self.exhausted()
+            && !self.under_way.is_empty()
+            && self.under_way.iter().all(|(o, _, landed)| *landed || kind(o))
     }
 
     fn exhausted(&self) -> bool {
@@ -142,7 +144,11 @@ impl Pg {
         Ok(false)
     }
 
-    fn backfill_member(&mut self, osd: Peer, cx: &mut Cx<'_>) -> Result<Did, crate::exec::Prefetch> {
+    fn backfill_member(
+        &mut self,
+        osd: Peer,
+        cx: &mut Cx<'_>,
+    ) -> Result<Did, crate::exec::Prefetch> {
         let max = self.core.cfg.scan_objects.max(1);
         let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
         if b.mine.is_empty() && !b.mine_next.max {
@@ -150,7 +156,8 @@ impl Pg {
             match self.list_versions(&from, max, cx.reader) {
                 Ok((mut found, next)) => {
                     // What we lack is listed, too: in the version that it should have.
-                    let lacked = self.core.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
+                    let lacked =
+                        self.core.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
                     found.extend(lacked.map(|(o, i)| (o.clone(), i.need)));
                     let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
                     // The last object handled may be where the listing begins.
@@ -176,7 +183,8 @@ impl Pg {
             return Ok(Did::Nothing);
         }
         // Not while the object is on its way elsewhere: one recovery of an object at a time.
-        let first = [b.mine.keys().next(), b.theirs.keys().next()].into_iter().flatten().min().cloned();
+        let first =
+            [b.mine.keys().next(), b.theirs.keys().next()].into_iter().flatten().min().cloned();
         let Role::Active(a) = &mut self.role else { return Ok(Did::Nothing) };
         // Nor while a relative is, with which it shares what is alike.
         if first.is_some_and(|o| a.recovery.ops.contains_key(&o) || a.recovery.family_busy(&o)) {
@@ -199,14 +207,17 @@ impl Pg {
         if same {
             b.untold += 1;
         } else if self.core.missing.contains(&object) {
-            // It goes there when it is here, see `on_pull_durable`; the backfill is not done before.
+            // It goes there when it is here, see `on_pull_durable`; the backfill is not done
+            // before.
             b.under_way.push_back((object.clone(), before, false));
             a.recovery.demand(&object);
         } else {
             b.under_way.push_back((object.clone(), before, false));
             self.take_turn();
             match mine {
-                Some(version) if self.core.is_erasure() => self.rebuild_object(&object, vec![osd], version),
+                Some(version) if self.core.is_erasure() => {
+                    self.rebuild_object(&object, vec![osd], version)
+                }
                 mine => self.push_object(&object, vec![osd], mine.is_none()),
             }
         }
@@ -244,9 +255,12 @@ impl Pg {
 
     /// A member cannot list what it has.
     pub(crate) fn on_scan_failed(&mut self, from: Peer, start: &HObject, cx: &mut Cx<'_>) {
-        let Some(b) = self.backfill_of(from).filter(|b| b.asked && b.theirs_next == *start) else { return };
+        let Some(b) = self.backfill_of(from).filter(|b| b.asked && b.theirs_next == *start) else {
+            return;
+        };
         b.asked = false;
-        tracing::warn!(pg = %self.core.id, %from, "a member cannot list its objects: the backfill waits");
+        tracing::warn!(pg = %self.core.id, %from, "a member cannot list its objects: the backfill \
+            waits");
         self.backfill_later(cx);
     }
 
@@ -297,7 +311,9 @@ impl Pg {
 
     pub(crate) fn on_progress_ack(&mut self, from: Peer, last_backfill: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let Some(p) = a.peers.get_mut(&from).filter(|p| p.last_backfill < *last_backfill) else { return };
+        let Some(p) = a.peers.get_mut(&from).filter(|p| p.last_backfill < *last_backfill) else {
+            return;
+        };
         if a.activating.contains(&from) {
             return; // Of an activation that is over.
         }

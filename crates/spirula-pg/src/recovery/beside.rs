@@ -10,8 +10,8 @@ use crate::pg::{Cx, Pg};
 use spirula_types::{Dirty, EVersion, HObject, Peer, SNAP_HEAD};
 
 impl Pg {
-    /// The head that comes before this clone: its history says what they share, so it must be here. And whoever has an older version of it gets
-    /// what differs, and the clone then shares with it.
+    /// The head that comes before this clone: its history says what they share, so it must be here.
+    /// And whoever has an older version of it gets what differs, and the clone then shares with it.
     pub(super) fn head_first(&self, object: &HObject) -> Option<HObject> {
         let (a, head) = (self.active()?, object.to_head());
         if head == *object || a.recovery.unfound.contains(&head) {
@@ -51,7 +51,9 @@ impl Pg {
         {
             return Ok(Vec::new());
         }
-        if targets.contains(&self.core.me) && self.is_replaced(object, cx).map_err(ReadError::NotReady)? {
+        if targets.contains(&self.core.me)
+            && self.is_replaced(object, cx).map_err(ReadError::NotReady)?
+        {
             return Ok(Vec::new());
         }
         family.relatives(object, |o| {
@@ -66,20 +68,33 @@ impl Pg {
     /// In which version a relative is here, if others can be made from it.
     fn whole_version(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<EVersion>, ReadError> {
         let version = self.stored_version(object, cx.reader)?;
-        let sound = version != EVersion::default() && can_make_from(&self.core, object, Some(version), cx.reader)?;
+        let sound = version != EVersion::default()
+            && can_make_from(&self.core, object, Some(version), cx.reader)?;
         Ok(sound.then_some(version))
     }
 
     /// The history of an object, if its head is here.
-    pub(crate) fn family_of(&self, object: &HObject, cx: &Cx<'_>) -> Result<Option<Family>, ReadError> {
+    pub(crate) fn family_of(
+        &self,
+        object: &HObject,
+        cx: &Cx<'_>,
+    ) -> Result<Option<Family>, ReadError> {
         let head = object.to_head();
         if self.core.missing.contains(&head) { Ok(None) } else { Family::read(cx.reader, &head) }
     }
 
-    /// How an object that all of these lack is made there. What cannot be read of its relatives is not shared.
-    pub(super) fn way_to(&self, object: &HObject, targets: &[Peer], cx: &Cx<'_>) -> Result<Way, Prefetch> {
+    /// How an object that all of these lack is made there. What cannot be read of its relatives is
+    /// not shared.
+    pub(super) fn way_to(
+        &self,
+        object: &HObject,
+        targets: &[Peer],
+        cx: &Cx<'_>,
+    ) -> Result<Way, Prefetch> {
         let way = || -> Result<Way, ReadError> {
-            let Some(family) = self.family_of(object, cx)? else { return Ok(Way::plain(Dirty::All)) };
+            let Some(family) = self.family_of(object, cx)? else {
+                return Ok(Way::plain(Dirty::All));
+            };
             let relatives = self.relatives_at(&family, object, targets, cx)?;
             Ok(family.way(object, &relatives, self.core.cfg.share_block))
         };
@@ -90,9 +105,15 @@ impl Pg {
         }
     }
 
-    /// What is here beside an object that we lack all of: by its history, or, where that is what we lack, by the names that are here.
-    pub(super) fn own_relatives(&self, object: &HObject, cx: &Cx<'_>) -> Result<Vec<Relative>, Prefetch> {
-        let refused = self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
+    /// What is here beside an object that we lack all of: by its history, or, where that is what we
+    /// lack, by the names that are here.
+    pub(super) fn own_relatives(
+        &self,
+        object: &HObject,
+        cx: &Cx<'_>,
+    ) -> Result<Vec<Relative>, Prefetch> {
+        let refused =
+            self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
         let all = self.core.missing.get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
         if !all
             || refused >= REFUSED_MAX
@@ -101,7 +122,9 @@ impl Pg {
         {
             return Ok(Vec::new());
         }
-        let has = |o: &HObject| if self.core.missing.contains(o) { Ok(None) } else { self.whole_version(o, cx) };
+        let has = |o: &HObject| {
+            if self.core.missing.contains(o) { Ok(None) } else { self.whole_version(o, cx) }
+        };
         let found = match self.family_of(object, cx) {
             Ok(Some(family)) => family.relatives(object, has),
             Ok(None) if object.snap == SNAP_HEAD => newest_clone(cx.reader, object, has),
@@ -122,7 +145,8 @@ impl Pg {
                 continue;
             }
             let here = |v| can_make_from(&self.core, object, Some(v), cx.reader);
-            match self.stored_version(object, cx.reader).and_then(|v| Ok(v == *version && here(v)?)) {
+            match self.stored_version(object, cx.reader).and_then(|v| Ok(v == *version && here(v)?))
+            {
                 Ok(true) => {}
                 Err(ReadError::NotReady(what)) => return Err(what),
                 _ => return Ok(false),

@@ -22,14 +22,18 @@ const LAST: u64 = 64 << 10;
 fn ranges(dirty: &Dirty, size: u64) -> Vec<(u64, u64)> {
     match dirty {
         Dirty::All => vec![(0, size)],
-        Dirty::Parts { data, .. } => data.iter().map(|(from, end)| (*from, size.min(*end))).collect(),
+        Dirty::Parts { data, .. } => {
+            data.iter().map(|(from, end)| (*from, size.min(*end))).collect()
+        }
     }
 }
 
 /// What the first piece does before it brings anything.
 fn begin(way: &Way, size: u64) -> Vec<ObjectOp> {
     match &way.lacks {
-        _ if !way.taken.is_empty() => [ObjectOp::Remove, ObjectOp::Touch].into_iter().chain(way.ops()).collect(),
+        _ if !way.taken.is_empty() => {
+            [ObjectOp::Remove, ObjectOp::Touch].into_iter().chain(way.ops()).collect()
+        }
         Dirty::All => vec![ObjectOp::Remove, ObjectOp::Touch],
         Dirty::Parts { data, omap } => {
             let mut ops = Vec::new();
@@ -46,8 +50,8 @@ fn begin(way: &Way, size: u64) -> Vec<ObjectOp> {
     }
 }
 
-/// Reads a range: what is not mapped is made zeros where something else may be. Data that must be loaded first is added to
-/// `wanted`.
+/// Reads a range: what is not mapped is made zeros where something else may be. Data that must be
+/// loaded first is added to `wanted`.
 fn copy_range(
     reader: &dyn ObjectReader,
     object: &HObject,
@@ -75,7 +79,8 @@ fn copy_range(
     Ok(())
 }
 
-/// Builds the piece of `object` at `cursor`, of about `max` bytes, for a copy that is made by this `way`.
+/// Builds the piece of `object` at `cursor`, of about `max` bytes, for a copy that is made by this
+/// `way`.
 pub(crate) fn chunk(
     reader: &dyn ObjectReader,
     object: &HObject,
@@ -85,7 +90,10 @@ pub(crate) fn chunk(
 ) -> Result<Chunk, ReadError> {
     let dirty = &way.lacks;
     let max = max.max(1);
-    let one = |ops| Transaction { objects: vec![ObjectUpdate { object: object.clone(), ops }], meta: Vec::new() };
+    let one = |ops| Transaction {
+        objects: vec![ObjectUpdate { object: object.clone(), ops }],
+        meta: Vec::new(),
+    };
     let Some(attr) = reader.attr(object, INFO_ATTR)? else {
         return Ok(Chunk { txn: one(vec![ObjectOp::Remove]), next: None });
     };
@@ -127,8 +135,10 @@ pub(crate) fn chunk(
             }
         }
         let max_bytes = left.max(LAST) as usize;
-        let page =
-            reader.omap_range(object, OmapRange { from: &at.omap_from, until: None, max_entries: 4096, max_bytes })?;
+        let page = reader.omap_range(
+            object,
+            OmapRange { from: &at.omap_from, until: None, max_entries: 4096, max_bytes },
+        )?;
         let last = page.entries.last().map(|(k, _)| k.clone());
         if !page.entries.is_empty() {
             ops.push(ObjectOp::OmapSet(page.entries));
@@ -156,7 +166,10 @@ mod tests {
 
     impl Rng {
         fn below(&mut self, n: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) % n
         }
     }
@@ -192,7 +205,8 @@ mod tests {
     fn copy(from: &MemStore, to: &mut MemStore, o: &HObject, dirty: &Dirty, max: u64) -> u64 {
         let (mut cursor, mut sent) = (CopyCursor::default(), 0);
         for _ in 0..1000 {
-            let Chunk { txn, next } = chunk(from, o, &cursor, &Way::plain(dirty.clone()), max).unwrap();
+            let Chunk { txn, next } =
+                chunk(from, o, &cursor, &Way::plain(dirty.clone()), max).unwrap();
             for op in txn.objects.iter().flat_map(|u| &u.ops) {
                 if let ObjectOp::Write { data, .. } = op {
                     sent += data.len() as u64;

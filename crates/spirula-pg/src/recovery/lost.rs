@@ -1,9 +1,10 @@
 //! Unfound objects: listing them, and giving them up by an administrator's word.
 //!
-//! An unfound object does not hold up the recovery of others: a backfill goes on past it, but does not count as done
-//! before it is found or given up. To give one up is a write like any other, with its entry in the
-//! log: the object is removed, or what is here of it, an older version, becomes its newest. What its snapshots had then agrees no
-//! more with its history, and is made to (`snap::trim`).
+//! An unfound object does not hold up the recovery of others: a backfill goes on past it, but does
+//! not count as done before it is found or given up. To give one up is a write like any other, with
+//! its entry in the log: the object is removed, or what is here of it, an older version, becomes
+//! its newest. What its snapshots had then agrees no more with its history, and is made to
+//! (`snap::trim`).
 
 use crate::active::Active;
 use crate::api::{LogLevel, PgEffect, ReadKey};
@@ -58,7 +59,8 @@ fn waits_for(head: &HObject, unfound: &[HObject]) -> bool {
 const LISTED_MAX: usize = 256;
 
 impl Pg {
-    /// Objects that nobody we know of has, for `pg N list_unfound`, in Ceph's shape, from `after` on.
+    /// Objects that nobody we know of has, for `pg N list_unfound`, in Ceph's shape, from `after`
+    /// on.
     pub fn list_unfound(&self, after: Option<&HObject>) -> Value {
         let Some(a) = self.active() else {
             return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": self.step_name(),
@@ -94,7 +96,8 @@ impl Pg {
         said.into()
     }
 
-    /// Those that may have what is missing, and what came of asking them; nobody where nothing is missing.
+    /// Those that may have what is missing, and what came of asking them; nobody where nothing is
+    /// missing.
     pub(crate) fn might_have_unfound(&self, a: &Active) -> Vec<Value> {
         if self.core.missing.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
             return Vec::new();
@@ -108,11 +111,19 @@ impl Pg {
     /// Who may have what is unfound and has not said so, with the reason.
     pub(crate) fn unheard(&self, a: &Active) -> Vec<(Peer, &'static str)> {
         let Some(view) = &self.core.view else { return Vec::new() };
-        let of_past = self.core.past.iter().filter(|i| i.rw).flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
+        let of_past = self
+            .core
+            .past
+            .iter()
+            .filter(|i| i.rw)
+            .flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
         let strays = self.strays.keys().map(|p| (*p, 0));
         let mut all: Vec<(Peer, &'static str)> = Vec::new();
         for (peer, first) in of_past.chain(strays) {
-            if peer == self.core.me || a.peers.contains_key(&peer) || a.recovery.sources.contains_key(&peer) {
+            if peer == self.core.me
+                || a.peers.contains_key(&peer)
+                || a.recovery.sources.contains_key(&peer)
+            {
                 continue;
             }
             let status = match view.osds.get(&peer.osd) {
@@ -121,8 +132,14 @@ impl Pg {
                 Some(o) if o.lost_at > first && !o.up => continue,
                 Some(o) if !o.up => "osd is down",
                 Some(_) if self.strays.contains_key(&peer) => "querying",
-                Some(_) if a.recovery.nothing.contains(&peer) || planted!(self.core.cfg, UnheardIgnored) => continue,
-                // Whoever holds something calls; but this one may have an older map, or not be heard.
+                Some(_)
+                    if a.recovery.nothing.contains(&peer)
+                        || planted!(self.core.cfg, UnheardIgnored) =>
+                {
+                    continue;
+                }
+                // Whoever holds something calls; but this one may have an older map, or not be
+                // heard.
                 Some(_) => "not queried",
             };
             if !all.iter().any(|(p, _)| *p == peer) {
@@ -140,16 +157,25 @@ impl Pg {
             return;
         }
         let unheard = self.unheard(a);
-        let up = |p: &Peer| self.core.view.as_ref().is_some_and(|v| v.is_up(p.osd)) && !self.strays.contains_key(p);
+        let up = |p: &Peer| {
+            self.core.view.as_ref().is_some_and(|v| v.is_up(p.osd)) && !self.strays.contains_key(p)
+        };
         let whom: Vec<Peer> = unheard.into_iter().map(|(p, _)| p).filter(up).collect();
-        whom.into_iter().for_each(|to| self.core.send(to, CtlBody::Query { holders: Vec::new() }, cx));
+        whom.into_iter()
+            .for_each(|to| self.core.send(to, CtlBody::Query { holders: Vec::new() }, cx));
         if let Some(a) = self.active_mut() {
             a.recovery.unheard_ms = now.max(1);
         }
     }
 
     /// One of them has said it.
-    pub(crate) fn on_unheard(&mut self, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
+    pub(crate) fn on_unheard(
+        &mut self,
+        from: Peer,
+        info: Option<PgInfo>,
+        past: Vec<PastInterval>,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(a) = self.active_mut().filter(|a| !a.peers.contains_key(&from)) else { return };
         match info {
             None => {
@@ -167,7 +193,8 @@ impl Pg {
     /// # Errors
     /// Errno (positive) and the reason, in Ceph's words.
     pub fn may_mark_lost(&self, revert: bool) -> Result<usize, (i32, String)> {
-        let erasure = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
+        let erasure =
+            self.core.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
         if revert && erasure {
             return Err((errno::EINVAL, "mode must be 'delete' for ec pool".to_owned()));
         }
@@ -176,7 +203,9 @@ impl Pg {
         };
         let n = a.recovery.unfound.len();
         if n > 0 && !self.unheard(a).is_empty() {
-            let why = format!("pg has {n} unfound objects but we haven't probed all sources, not marking lost");
+            let why = format!(
+                "pg has {n} unfound objects but we haven't probed all sources, not marking lost"
+            );
             return Err((errno::EINVAL, why));
         }
         if n > 0 && self.core.is_premerge() {
@@ -200,7 +229,11 @@ impl Pg {
         }
         // What a repair has counted of an object in pieces would not be what is left of it.
         self.abort_scrub(cx);
-        let text = format!("{} has {} objects unfound and apparently lost, marking", self.core.id, unfound.len());
+        let text = format!(
+            "{} has {} objects unfound and apparently lost, marking",
+            self.core.id,
+            unfound.len()
+        );
         cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
         for o in &unfound {
             self.give_up(o, revert, cx);
@@ -215,9 +248,11 @@ impl Pg {
         cx.out.push(PgEffect::StateChanged);
     }
 
-    /// Must older versions that are here be read first? What is only not in memory would be deleted else.
+    /// Must older versions that are here be read first? What is only not in memory would be deleted
+    /// else.
     fn must_read_older(&mut self, unfound: &[HObject], cx: &mut Cx<'_>) -> bool {
-        let here = |o: &&HObject| self.core.missing.get(o).is_some_and(|m| m.have != EVersion::default());
+        let here =
+            |o: &&HObject| self.core.missing.get(o).is_some_and(|m| m.have != EVersion::default());
         let mut wanted = Vec::new();
         for o in unfound.iter().filter(here) {
             if let Err(ReadError::NotReady(what)) = cx.reader.attr(o, INFO_ATTR) {
@@ -240,10 +275,18 @@ impl Pg {
         (have != EVersion::default() && info.version == have).then_some(info)
     }
 
-    /// The version in which an object is unfound. In an erasure-coded PG our own shard may be there.
+    /// The version in which an object is unfound. In an erasure-coded PG our own shard may be
+    /// there.
     fn lost_version(&self, object: &HObject) -> Option<EVersion> {
         let own = self.core.missing.get(object).map(|i| i.need);
-        let theirs = || self.active()?.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
+        let theirs = || {
+            self.active()?
+                .peers
+                .values()
+                .filter_map(|p| p.missing.get(object))
+                .map(|i| i.need)
+                .max()
+        };
         own.or_else(theirs)
     }
 
@@ -289,17 +332,29 @@ impl Pg {
             }
         };
         let removed = entry.kind == EntryKind::Delete;
-        let mut writes = vec![Stamped { entry, ops, state, size_before: 0, source: None, stats: StatDelta::default() }];
-        // The same for all, also in an erasure-coded pool: nobody has anything to go back to. To those who lack the object
-        // an older version is brought.
+        let mut writes = vec![Stamped {
+            entry,
+            ops,
+            state,
+            size_before: 0,
+            source: None,
+            stats: StatDelta::default(),
+        }];
+        // The same for all, also in an erasure-coded pool: nobody has anything to go back to. To
+        // those who lack the object an older version is brought.
         let parts = backend::whole(&mut writes);
         self.commit(writes, parts, Answer::default(), cx);
         // Its history and its watchers are those of the older version, which is read again.
         self.requests.forget_object(object);
         if let Role::Active(a) = &mut self.role {
             // Backfills that stood before it: gone there, too; an older version is pushed.
-            let targets: Vec<Peer> =
-                a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o).collect();
+            let targets: Vec<Peer> = a
+                .recovery
+                .backfills
+                .iter()
+                .filter(|(_, b)| b.is_under_way(object))
+                .map(|(o, _)| *o)
+                .collect();
             if removed {
                 for t in targets {
                     if let Some(b) = a.recovery.backfills.get_mut(&t) {
@@ -321,9 +376,11 @@ mod tests {
     #[test]
     fn requests_on_a_clone_wait_with_its_head() {
         let clone = |name: &str, snap: u64| HObject { snap, ..object(name) };
-        let mut unfound = vec![clone("a", 3), clone("a", 5), object("b"), clone("c", 1), object("c")];
+        let mut unfound =
+            vec![clone("a", 3), clone("a", 5), object("b"), clone("c", 1), object("c")];
         unfound.sort();
-        let waits: Vec<bool> = ["a", "b", "c", "d"].iter().map(|n| waits_for(&object(n), &unfound)).collect();
+        let waits: Vec<bool> =
+            ["a", "b", "c", "d"].iter().map(|n| waits_for(&object(n), &unfound)).collect();
         assert_eq!(waits, [true, true, true, false]);
         assert!(!waits_for(&object("a"), &[]));
     }

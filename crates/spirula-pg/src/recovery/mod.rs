@@ -6,10 +6,11 @@
 //! others are served meanwhile. Both kinds wait for reservations here and at the members, so
 //! that an OSD takes part in few at a time, and for the shell's turns, so that clients come first.
 //!
-//! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the log): an overwrite of 4 KiB
-//! costs 4 KiB. Once the first of several pieces is in place it has neither version, and gets all of it if this is interrupted.
-//! A write does not wait for the one member that lacks its object, if enough others have everything
-//! ([`Pg::enough_have`]): it gets the log entry alone, and lacks what that changed, too.
+//! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the
+//! log): an overwrite of 4 KiB costs 4 KiB. Once the first of several pieces is in place it has
+//! neither version, and gets all of it if this is interrupted. A write does not wait for the one
+//! member that lacks its object, if enough others have everything ([`Pg::enough_have`]): it gets
+//! the log entry alone, and lacks what that changed, too.
 //!
 //! A source gives an object only in the version wanted and only if its checksums hold. If it
 //! cannot, it counts as lacking the object, and another is asked; if there is none the object
@@ -37,7 +38,9 @@ use copy::{Chunk, chunk};
 use reserve::Stage;
 use share::Way;
 use spirula_maps::PgState;
-use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
+use spirula_messages::cluster::pg::{
+    CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind,
+};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -77,12 +80,14 @@ pub(crate) struct Recovery {
     sources: BTreeMap<Peer, Member>,
     /// Since when these are up: a restart of one loses what it was asked, and ends no interval.
     sources_up: BTreeMap<Peer, Option<Epoch>>,
-    /// Members of older intervals that said in this one that they hold nothing, and when those that said nothing were asked last.
+    /// Members of older intervals that said in this one that they hold nothing, and when those that
+    /// said nothing were asked last.
     pub nothing: BTreeSet<Peer>,
     pub unheard_ms: u64,
     /// A target has no room: for a backfill, or for recovery by the log.
     too_full: Option<bool>,
-    /// What was reserved (or asked for) at members, and what was given back there and not confirmed, by their numbers.
+    /// What was reserved (or asked for) at members, and what was given back there and not
+    /// confirmed, by their numbers.
     reserved: BTreeMap<Peer, u64>,
     releasing: BTreeMap<Peer, u64>,
     reserve_repeat: Repeat,
@@ -161,7 +166,10 @@ impl RecOp {
 impl Push {
     /// Is the first piece of a whole copy to be sent?
     fn first(&self) -> bool {
-        !self.remove && self.sent.is_none() && self.cursor == CopyCursor::default() && self.way.lacks == Dirty::All
+        !self.remove
+            && self.sent.is_none()
+            && self.cursor == CopyCursor::default()
+            && self.way.lacks == Dirty::All
     }
 }
 
@@ -196,13 +204,17 @@ impl Recovery {
 
     /// Ceph's name of the state in which recovery rests because what is left cannot be had.
     pub fn rest_name(&self) -> Option<&'static str> {
-        let rests = matches!(self.stage, Stage::Idle) && (!self.unfound.is_empty() || self.too_full.is_some());
+        let rests = matches!(self.stage, Stage::Idle)
+            && (!self.unfound.is_empty() || self.too_full.is_some());
         rests.then_some(if self.backfilling { "NotBackfilling" } else { "NotRecovering" })
     }
 
     /// Nothing to do, and nothing in the way of it.
     pub fn rests(&self) -> bool {
-        matches!(self.stage, Stage::Idle) && self.ops.is_empty() && self.unfound.is_empty() && self.too_full.is_none()
+        matches!(self.stage, Stage::Idle)
+            && self.ops.is_empty()
+            && self.unfound.is_empty()
+            && self.too_full.is_none()
     }
 
     /// Is there work that waits for the shell's turn?
@@ -217,7 +229,8 @@ impl Recovery {
 
     /// Objects on their way to members that are backfilled, for `pg query`.
     pub fn backfills_under_way(&self) -> Vec<String> {
-        let all: BTreeSet<&HObject> = self.backfills.values().flat_map(Backfill::under_way).collect();
+        let all: BTreeSet<&HObject> =
+            self.backfills.values().flat_map(Backfill::under_way).collect();
         all.into_iter().take(SHOWN_MAX).map(ToString::to_string).collect()
     }
 
@@ -256,7 +269,8 @@ impl Recovery {
         self.ops.get_mut(object)?.rebuild.as_mut()
     }
 
-    /// What a rebuilding was to share was not to be had: whose shards are to be made, in which version.
+    /// What a rebuilding was to share was not to be had: whose shards are to be made, in which
+    /// version.
     pub fn refuse_rebuild(&mut self, object: &HObject) -> Option<(Vec<Peer>, EVersion)> {
         let op = self.ops.get_mut(object)?;
         op.refused += 1;
@@ -329,8 +343,8 @@ impl Recovery {
             || self.demanded.contains(object)
     }
 
-    /// Is a relative of this object under way, so that what they share could not be taken of it yet? What was sent whole comes
-    /// to its targets before anything that is sent now.
+    /// Is a relative of this object under way, so that what they share could not be taken of it
+    /// yet? What was sent whole comes to its targets before anything that is sent now.
     pub fn family_busy(&self, object: &HObject) -> bool {
         let family = self.ops.range(object.family_start()..object.family_end());
         family.into_iter().any(|(o, op)| o != object && !op.is_sent())
@@ -342,7 +356,8 @@ impl Recovery {
         family.any(|(o, _)| o != object && !self.behind.contains(o))
     }
 
-    /// An object is not in the way of its relatives any more: the next of them begins, or goes on if it had begun.
+    /// An object is not in the way of its relatives any more: the next of them begins, or goes on
+    /// if it had begun.
     pub fn release_relatives(&mut self, object: &HObject) {
         let waiting = || self.behind.range(object.family_start()..object.family_end());
         let begun = waiting().find(|o| self.ops.contains_key(*o)).cloned();
@@ -355,7 +370,8 @@ impl Recovery {
         }
     }
 
-    /// The next object of those that nobody waits for. Not one whose relative is under way, if there is another.
+    /// The next object of those that nobody waits for. Not one whose relative is under way, if
+    /// there is another.
     fn next_todo(&mut self) -> Option<HObject> {
         let at = self.todo.iter().take(TODO_LOOKS).position(|o| !self.family_busy(o))?;
         self.todo.remove(at)
@@ -369,7 +385,12 @@ impl Recovery {
 
 impl Pg {
     /// Must the object be recovered before a request may use it? Begins that, if so.
-    pub(crate) fn must_recover_first(&mut self, object: &HObject, write: bool, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn must_recover_first(
+        &mut self,
+        object: &HObject,
+        write: bool,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
         if self.core.me.shard >= 0 && r.unfound.contains(object) {
@@ -401,7 +422,8 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
         if !write && !r.works_on(object) && cx.reader.is_full() {
-            // It would fill our disk further. A write comes here only if it makes room, and is let in for that.
+            // It would fill our disk further. A write comes here only if it makes room, and is let
+            // in for that.
             r.short.insert(object.clone());
             return true;
         }
@@ -414,12 +436,15 @@ impl Pg {
         true
     }
 
-    /// Do so many serving members have everything that a write need not wait for the one that lacks its object? It gets
-    /// the log entry alone, and lacks what that changed, too. As many as the pool asks for, and never one alone. Only one
-    /// may lag so: of two that lack different objects each has entries without data, and if the newest entries were then
-    /// to be taken back (nobody else is heard), what they overwrote on the one might be what the other lacks.
+    /// Do so many serving members have everything that a write need not wait for the one that lacks
+    /// its object? It gets the log entry alone, and lacks what that changed, too. As many as the
+    /// pool asks for, and never one alone. Only one may lag so: of two that lack different objects
+    /// each has entries without data, and if the newest entries were then to be taken back (nobody
+    /// else is heard), what they overwrote on the one might be what the other lacks.
     fn enough_have(&self) -> bool {
-        let (Some(a), Some(pool)) = (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+        let (Some(a), Some(pool)) =
+            (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref()))
+        else {
             return false;
         };
         let whole = |p: &&PeerState| p.missing.is_empty() && p.last_backfill.max;
@@ -429,14 +454,17 @@ impl Pg {
         );
         let lagging = all - have;
         let few = lagging <= 1 || planted!(self.core.cfg, ManyLag);
-        let least = if planted!(self.core.cfg, OneWhole) { pool.min_size } else { pool.min_size.max(2) };
+        let least =
+            if planted!(self.core.cfg, OneWhole) { pool.min_size } else { pool.min_size.max(2) };
         self.core.me.shard < 0 && self.core.missing.is_empty() && few && 1 + have >= least
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
         let Some(a) = self.active() else { return true };
         self.core.missing.contains(object)
-            || (write && (a.recovery.ops.contains_key(object) || a.peers.values().any(|p| p.missing.contains(object))))
+            || (write
+                && (a.recovery.ops.contains_key(object)
+                    || a.peers.values().any(|p| p.missing.contains(object))))
     }
 
     /// Does a member get an object's changes, or only the log entry?
@@ -503,7 +531,8 @@ impl Pg {
             let want = if want == view.up { Vec::new() } else { view.places(&want) };
             if a.want.as_ref() != Some(&want) {
                 a.want = Some(want);
-                // Each such wish costs an epoch, which every OSD and client takes: those of a host come together.
+                // Each such wish costs an epoch, which every OSD and client takes: those of a host
+                // come together.
                 let at = (cx.now.mono_ms / HAND_BACK_MS + 1) * HAND_BACK_MS;
                 (a.asked_ms, a.hand_back_ms) = (at, at);
                 cx.out.push(PgEffect::WakeAt(at));
@@ -597,8 +626,14 @@ impl Pg {
     }
 
     /// Goes on with an object under way: reads, asks for or sends the next piece.
-    fn resume_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
-        let Some(op) = self.active().and_then(|a| a.recovery.ops.get(object)) else { return Ok(()) };
+    fn resume_object(
+        &mut self,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), crate::exec::Prefetch> {
+        let Some(op) = self.active().and_then(|a| a.recovery.ops.get(object)) else {
+            return Ok(());
+        };
         match op {
             RecOp { rebuild: Some(_), .. } => self.rebuild_piece(object, cx),
             RecOp { push: Some(_), .. } => self.push_piece(object, cx),
@@ -606,11 +641,13 @@ impl Pg {
         }
     }
 
-    /// Who is to get an object: those who lack it by the log, and those whose backfill has come to it.
+    /// Who is to get an object: those who lack it by the log, and those whose backfill has come to
+    /// it.
     fn targets_of(&self, object: &HObject) -> Vec<Peer> {
         let Some(a) = self.active() else { return Vec::new() };
         let lack = a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o);
-        let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
+        let filled =
+            a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
         lack.chain(filled).collect::<BTreeSet<Peer>>().into_iter().collect()
     }
 
@@ -652,8 +689,10 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return };
         let own = self.core.missing.get(object).map(|i| i.need);
         let theirs = a.peers.iter().filter_map(|(o, p)| Some((*o, p.missing.get(object)?.need)));
-        let mut lacking: BTreeMap<Peer, EVersion> = theirs.chain(own.map(|need| (self.core.me, need))).collect();
-        let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
+        let mut lacking: BTreeMap<Peer, EVersion> =
+            theirs.chain(own.map(|need| (self.core.me, need))).collect();
+        let filled =
+            a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
         let filled: Vec<Peer> = filled.collect();
         let need = lacking.values().copied().max();
         for o in filled {
@@ -674,20 +713,30 @@ impl Pg {
     // ---- pulling ----
 
     /// Asks the next source for an object that we lack.
-    fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+    fn pull_object(
+        &mut self,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), crate::exec::Prefetch> {
         let beside = self.own_relatives(object, cx)?;
         let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let piece = a.recovery.piece.unwrap_or(u64::MAX);
         let Some(item) = self.core.missing.get(object) else { return Ok(()) };
         let (need, dirty) = (item.need, lacks_of(item));
-        let Some(op) = a.recovery.ops.get_mut(object).filter(|op| op.pull.is_none()) else { return Ok(()) };
-        let member = a.peers.iter().filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
+        let Some(op) = a.recovery.ops.get_mut(object).filter(|op| op.pull.is_none()) else {
+            return Ok(());
+        };
+        let member = a
+            .peers
+            .iter()
+            .filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
         let stray = a.recovery.sources.iter().filter(|(_, m)| {
             let reaches = m.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
             reaches && m.common.is_some_and(|c| c >= need) && !m.missing.contains(object)
         });
-        let from = member.map(|(o, _)| *o).chain(stray.map(|(o, _)| *o)).find(|o| !op.tried.contains(o));
+        let from =
+            member.map(|(o, _)| *o).chain(stray.map(|(o, _)| *o)).find(|o| !op.tried.contains(o));
         let Some(from) = from else {
             tracing::warn!(pg = %self.core.id, %object, %need, "object is unfound");
             a.recovery.give_up(object);
@@ -697,7 +746,15 @@ impl Pg {
             return Ok(());
         };
         let cursor = CopyCursor::default();
-        let body = CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty: dirty.clone(), piece, beside };
+        let body = CtlBody::Pull {
+            seq,
+            object: object.clone(),
+            need,
+            cursor,
+            dirty: dirty.clone(),
+            piece,
+            beside,
+        };
         op.pull = Some(Pull { from, seq, need, dirty, next: None, asked: Some(body.clone()) });
         a.recovery.flights.insert(seq, object.clone());
         self.core.send(from, body, cx);
@@ -707,7 +764,9 @@ impl Pg {
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&t.seq).cloned() else { return };
-        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
+        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else {
+            return;
+        };
         if pull.from != from || pull.seq != t.seq || pull.asked.is_none() {
             return;
         }
@@ -726,11 +785,16 @@ impl Pg {
             Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
         }
         let Role::Active(a) = &mut self.role else { return };
-        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
+        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else {
+            return;
+        };
         let txn = match Transaction::join(&t.header, &t.payload) {
-            Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
+            Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => {
+                txn
+            }
             other => {
-                tracing::error!(pg = %self.core.id, %from, %object, error = ?other.err(), "bad copy of an object");
+                tracing::error!(pg = %self.core.id, %from, %object, error = ?other.err(), "bad \
+                    copy of an object");
                 return self.on_pull_failed(from, t.seq, &object, EVersion::default(), cx);
             }
         };
@@ -755,7 +819,8 @@ impl Pg {
         let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
         if let Some(cursor) = pull.next.take() {
             pull.seq = next_seq;
-            let (from, need, dirty, beside) = (pull.from, pull.need, pull.dirty.clone(), Vec::new());
+            let (from, need, dirty, beside) =
+                (pull.from, pull.need, pull.dirty.clone(), Vec::new());
             let piece = a.recovery.piece.unwrap_or(u64::MAX);
             a.recovery.flights.insert(next_seq, object.clone());
             let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece, beside };
@@ -775,14 +840,22 @@ impl Pg {
         self.pump(cx);
     }
 
-    /// Is a piece of an object here that was asked for twice? Then what else is said of it comes too late.
+    /// Is a piece of an object here that was asked for twice? Then what else is said of it comes
+    /// too late.
     pub(crate) fn is_pulled(&self, seq: u64) -> bool {
         let op = self.active().and_then(|a| a.recovery.ops.get(a.recovery.flights.get(&seq)?));
         op.and_then(|op| op.pull.as_ref()).is_some_and(|p| p.seq == seq && p.asked.is_none())
     }
 
     /// A source does not give an object; `has` is the version that it has instead, zero for none.
-    pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, has: EVersion, cx: &mut Cx<'_>) {
+    pub(crate) fn on_pull_failed(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        object: &HObject,
+        has: EVersion,
+        cx: &mut Cx<'_>,
+    ) {
         if self.on_shard_failed(from, seq, has, cx) {
             return;
         }
@@ -802,7 +875,8 @@ impl Pg {
         let Some(need) = self.core.missing.get(object).map(|i| i.need) else { return };
         if let Some(p) = a.peers.get_mut(&from) {
             if has > need {
-                tracing::error!(pg = %self.core.id, %from, %object, %need, %has, "a copy is newer than is known here");
+                tracing::error!(pg = %self.core.id, %from, %object, %need, %has, "a copy is newer \
+                    than is known here");
             } else {
                 p.missing.set(object.clone(), need, EVersion::default());
             }
@@ -830,9 +904,16 @@ impl Pg {
     }
 
     /// Sends the next piece of an object to all who get it.
-    fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+    fn push_piece(
+        &mut self,
+        object: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), crate::exec::Prefetch> {
         let push = |a: &Active| {
-            a.recovery.ops.get(object).and_then(|o| o.push.as_ref().map(|p| (p.first(), p.targets.clone())))
+            a.recovery
+                .ops
+                .get(object)
+                .and_then(|o| o.push.as_ref().map(|p| (p.first(), p.targets.clone())))
         };
         let Some((first, targets)) = self.active().and_then(push) else { return Ok(()) };
         let way = if first { Some(self.way_to(object, &targets, cx)?) } else { None };
@@ -840,12 +921,15 @@ impl Pg {
         let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
-        let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
+        let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else {
+            return Ok(());
+        };
         if push.sent.is_some() {
             return Ok(());
         }
         push.way = way.unwrap_or_else(|| std::mem::take(&mut push.way));
-        let beside = if push.cursor == CopyCursor::default() { push.way.beside() } else { Vec::new() };
+        let beside =
+            if push.cursor == CopyCursor::default() { push.way.beside() } else { Vec::new() };
         let read = if push.remove {
             let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
             Ok(Chunk { txn: Transaction { objects: vec![update], meta: Vec::new() }, next: None })
@@ -876,7 +960,9 @@ impl Pg {
                 push.cursor = next.unwrap_or_default();
                 if push.more && !push.remove {
                     // What they had before is gone with the first piece.
-                    for p in a.peers.iter_mut().filter(|(o, _)| push.targets.contains(o)).map(|(_, p)| p) {
+                    for p in
+                        a.peers.iter_mut().filter(|(o, _)| push.targets.contains(o)).map(|(_, p)| p)
+                    {
                         if let Some(need) = p.missing.get(object).map(|i| i.need) {
                             p.missing.set(object.clone(), need, EVersion::default());
                         }
@@ -897,7 +983,8 @@ impl Pg {
             }
             Err(ReadError::NotReady(what)) => Err(what),
             Err(e) => {
-                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for \
+                    recovery");
                 self.own_copy_failed(object, cx);
                 Ok(())
             }
@@ -929,17 +1016,20 @@ impl Pg {
         }
     }
 
-    /// A target has not all that an object was to share there any more: it is made anew, with what is there now.
+    /// A target has not all that an object was to share there any more: it is made anew, with what
+    /// is there now.
     pub(crate) fn on_push_refused(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
         let Some(op) = a.recovery.ops.get_mut(&object) else { return };
         let push = op.push.as_ref().is_some_and(|p| p.seq == seq && p.waiting.contains(&from));
-        let rebuild = op.rebuild.as_ref().is_some_and(|r| r.seq == seq && r.waiting.contains(&from));
+        let rebuild =
+            op.rebuild.as_ref().is_some_and(|r| r.seq == seq && r.waiting.contains(&from));
         if !push && !rebuild {
             return;
         }
-        tracing::debug!(pg = %self.core.id, %from, %object, "what a copy was to share is not there any more");
+        tracing::debug!(pg = %self.core.id, %from, %object, "what a copy was to share is not there \
+            any more");
         a.recovery.flights.remove(&seq);
         let behind = a.recovery.is_behind_others(&object);
         let Some(op) = a.recovery.ops.get_mut(&object) else { return };
@@ -967,7 +1057,9 @@ impl Pg {
             return;
         }
         let Role::Active(a) = &mut self.role else { return };
-        let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else { return };
+        let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else {
+            return;
+        };
         if push.seq != seq || !push.waiting.remove(&from) || !push.waiting.is_empty() {
             return;
         }
@@ -1009,7 +1101,8 @@ impl Pg {
     pub(crate) fn settled(&mut self, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         let r = &a.recovery;
-        let idle = r.ops.is_empty() && r.behind.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
+        let idle =
+            r.ops.is_empty() && r.behind.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
         match r.stage {
             Stage::Running { backfill: false } if idle => self.begin_recovery(cx),
             Stage::Running { backfill: true } => {
@@ -1029,7 +1122,10 @@ impl Pg {
     /// Asks a copy outside the members what it has.
     pub(crate) fn ask_for_unfound(&mut self, osd: Peer, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
-        if !a.recovery.unfound.is_empty() && !a.recovery.sources.contains_key(&osd) && !a.peers.contains_key(&osd) {
+        if !a.recovery.unfound.is_empty()
+            && !a.recovery.sources.contains_key(&osd)
+            && !a.peers.contains_key(&osd)
+        {
             self.core.send(osd, CtlBody::GetLog { after: self.core.log.tail() }, cx);
         }
     }
@@ -1056,7 +1152,9 @@ impl Pg {
 
     /// Copies outside the members whose OSD went down: what was asked of them will not come.
     pub(crate) fn forget_lost_sources(&mut self, cx: &mut Cx<'_>) {
-        let (Some(view), Role::Active(a)) = (self.core.view.clone(), &mut self.role) else { return };
+        let (Some(view), Role::Active(a)) = (self.core.view.clone(), &mut self.role) else {
+            return;
+        };
         let lost = |(p, up): (&Peer, &Option<Epoch>)| (view.up_from(p.osd) != *up).then_some(*p);
         let lost: Vec<Peer> = a.recovery.sources_up.iter().filter_map(lost).collect();
         lost.into_iter().for_each(|osd| self.forget_source(osd, cx));
@@ -1071,23 +1169,34 @@ impl Pg {
         // What has come whole is on its way to our disk: nothing more is asked of it.
         let asks = |p: &&Pull| p.from == osd && (p.asked.is_some() || p.next.is_some());
         let from = |o: &RecOp| o.pull.as_ref().filter(asks).map(|p| p.seq);
-        let pulls: Vec<(HObject, u64)> =
-            a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
+        let pulls: Vec<(HObject, u64)> = a
+            .recovery
+            .ops
+            .iter()
+            .filter_map(|(object, op)| Some((object.clone(), from(op)?)))
+            .collect();
         for (object, seq) in pulls {
             self.on_pull_failed(osd, seq, &object, EVersion::default(), cx);
         }
         self.shards_lost(osd, cx);
     }
 
-    /// Copies outside the members that were asked often and have not answered, though they are up: the map does not say that the two
-    /// of us hear each other. One that does calls within `retry_ms`, and is asked what it has before anything is read there again.
+    /// Copies outside the members that were asked often and have not answered, though they are up:
+    /// the map does not say that the two of us hear each other. One that does calls within
+    /// `retry_ms`, and is asked what it has before anything is read there again.
     fn forget_silent_sources(&mut self, base_ms: u64, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         let pulls = a.recovery.ops.values().filter(|op| op.repeat.is_late(base_ms));
-        let asked = pulls.filter_map(|op| op.pull.as_ref().filter(|p| p.asked.is_some()).map(|p| p.from));
+        let asked =
+            pulls.filter_map(|op| op.pull.as_ref().filter(|p| p.asked.is_some()).map(|p| p.from));
         let silent: BTreeSet<Peer> = asked.chain(a.silent_holders(base_ms)).collect();
-        for osd in silent.into_iter().filter(|p| *p != self.core.me && !a.peers.contains_key(p)).collect::<Vec<_>>() {
-            tracing::warn!(pg = %self.core.id, %osd, "a copy outside the members does not answer: others are asked");
+        for osd in silent
+            .into_iter()
+            .filter(|p| *p != self.core.me && !a.peers.contains_key(p))
+            .collect::<Vec<_>>()
+        {
+            tracing::warn!(pg = %self.core.id, %osd, "a copy outside the members does not answer: \
+                others are asked");
             self.forget_source(osd, cx);
         }
     }
@@ -1115,13 +1224,19 @@ impl Pg {
         let (mut asked, mut sent) = (Vec::new(), Vec::new());
         for op in a.recovery.ops.values_mut() {
             if let Some(Pull { from, seq, asked: Some(body), .. }) = &op.pull {
-                asked.extend(again.whom(&mut op.repeat, *seq, [*from]).into_iter().map(|p| (p, body.clone())));
+                asked.extend(
+                    again
+                        .whom(&mut op.repeat, *seq, [*from])
+                        .into_iter()
+                        .map(|p| (p, body.clone())),
+                );
             } else if let Some(Push { waiting, seq, sent: Some(t), .. }) = &op.push {
                 let to = again.whom(&mut op.repeat, *seq, waiting.iter().copied());
                 let ends = |p: &Peer| Ends { from: shard, to: p.shard };
                 sent.extend(to.into_iter().map(|p| (p, PgTxn { ends: ends(&p), ..t.clone() })));
             } else if let Some(r) = &op.rebuild {
-                let waits = |p: &Peer| r.waiting.contains(p) && r.sent.iter().any(|(to, _)| to == p);
+                let waits =
+                    |p: &Peer| r.waiting.contains(p) && r.sent.iter().any(|(to, _)| to == p);
                 let to = again.whom(&mut op.repeat, r.seq, r.waiting.iter().copied().filter(waits));
                 sent.extend(r.sent.iter().filter(|(p, _)| to.contains(p)).cloned());
             }

@@ -82,7 +82,10 @@ impl Pg {
     /// Gives all reservations back.
     fn release(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "a reservation is given back, and it is no active primary's");
+            return invariant!(
+                self.core,
+                "a reservation is given back, and it is no active primary's"
+            );
         };
         let reserved = std::mem::take(&mut a.recovery.reserved);
         a.recovery.releasing.extend(reserved.iter().map(|(p, seq)| (*p, *seq)));
@@ -130,8 +133,9 @@ impl Pg {
                 if a.recovery.stage != (Stage::Local { backfill }) {
                     return;
                 }
-                let wanted =
-                    a.peers.iter().filter(|(_, p)| if backfill { !p.last_backfill.max } else { !p.missing.is_empty() });
+                let wanted = a.peers.iter().filter(|(_, p)| {
+                    if backfill { !p.last_backfill.max } else { !p.missing.is_empty() }
+                });
                 // Once for each OSD, however many shards it is to take.
                 let mut left: Vec<Peer> = wanted.map(|(o, _)| *o).collect();
                 left.dedup_by_key(|p| p.osd);
@@ -149,7 +153,10 @@ impl Pg {
             && self.reservations.remove(&what)
         {
             let Role::Active(a) = &mut self.role else {
-                return invariant!(self.core, "a reservation of recovery is refused to no active primary");
+                return invariant!(
+                    self.core,
+                    "a reservation of recovery is refused to no active primary"
+                );
             };
             a.recovery.too_full = Some(backfill);
             a.asked_ms = cx.now.mono_ms;
@@ -172,7 +179,13 @@ impl Pg {
     }
 
     /// A target lets us, or has no room (any more).
-    pub(crate) fn on_remote_reserved(&mut self, from: Peer, seq: u64, granted: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn on_remote_reserved(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        granted: bool,
+        cx: &mut Cx<'_>,
+    ) {
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.reserved.get(&from) != Some(&seq) {
             // Of a reservation that is over.
@@ -231,7 +244,10 @@ impl Pg {
     /// Asks again who has not answered.
     pub(super) fn repeat_reservations(&mut self, again: Again, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "reservations are asked for again, and it is no active primary");
+            return invariant!(
+                self.core,
+                "reservations are asked for again, and it is no active primary"
+            );
         };
         let r = &mut a.recovery;
         let mut late = Vec::new();
@@ -254,9 +270,18 @@ impl Pg {
         };
         let r = &mut a.recovery;
         let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
-        let here: Vec<HObject> = self.core.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
-        let there: BTreeSet<HObject> =
-            a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)).filter(fresh).cloned().collect();
-        r.todo = here.into_iter().chain(there.into_iter().filter(|o| !self.core.missing.contains(o))).collect();
+        let here: Vec<HObject> =
+            self.core.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
+        let there: BTreeSet<HObject> = a
+            .peers
+            .values()
+            .flat_map(|p| p.missing.iter().map(|(o, _)| o))
+            .filter(fresh)
+            .cloned()
+            .collect();
+        r.todo = here
+            .into_iter()
+            .chain(there.into_iter().filter(|o| !self.core.missing.contains(o)))
+            .collect();
     }
 }

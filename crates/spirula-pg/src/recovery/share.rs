@@ -1,17 +1,21 @@
 //! What a copy that is made anew shares with the head and the clones beside it.
 //!
-//! The history of an object ([`SnapSet`]) says which bytes a clone has in common with the next newer one, or with the head.
-//! A copy takes these from what its OSD has already, by reference, and only the rest travels. Otherwise each recovered clone
-//! would be a whole object, and a pool with snapshots would grow many times by losing a disk.
+//! The history of an object ([`SnapSet`]) says which bytes a clone has in common with the next
+//! newer one, or with the head. A copy takes these from what its OSD has already, by reference, and
+//! only the rest travels. Otherwise each recovered clone would be a whole object, and a pool with
+//! snapshots would grow many times by losing a disk.
 //!
 //! # Why two relatives are enough
-//! A byte is alike in a run of neighbours. If any member of the run is at the target, then the nearest that is there on one side of the
-//! new copy is of the run, too. So each run is stored once, in whatever order its members come.
+//! A byte is alike in a run of neighbours. If any member of the run is at the target, then the
+//! nearest that is there on one side of the new copy is of the run, too. So each run is stored
+//! once, in whatever order its members come.
 //!
 //! # Why nothing wrong is taken
-//! The history is read together with the relatives' versions, and a target takes the copy only if it has them whole in just these
-//! versions ([`spirula_messages::cluster::pg::PgTxn::beside`]); it refuses it otherwise, and is sent another. Further pieces bring what the
-//! first has not taken, as it was decided then. What replaces a bad copy shares nothing: the bad block might be the shared one.
+//! The history is read together with the relatives' versions, and a target takes the copy only if
+//! it has them whole in just these versions ([`spirula_messages::cluster::pg::PgTxn::beside`]); it
+//! refuses it otherwise, and is sent another. Further pieces bring what the first has not taken, as
+//! it was decided then. What replaces a bad copy shares nothing: the bad block might be the shared
+//! one.
 
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet};
 use crate::snap::set::{Ranges, intersection, subtract};
@@ -19,12 +23,15 @@ use spirula_encoding::from_slice;
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{Dirty, EVersion, HObject, SNAP_HEAD};
 
-/// So many clones are looked at in each direction for one that is at the target. What lies further away shares little.
+/// So many clones are looked at in each direction for one that is at the target. What lies further
+/// away shares little.
 const LOOKS: usize = 256;
-/// So many names of clones are listed to find the newest that is here; once for each head that is lacked altogether.
+/// So many names of clones are listed to find the newest that is here; once for each head that is
+/// lacked altogether.
 const CLONES_LISTED: usize = 4096;
 
-/// Ranges that are taken of one relative, the largest: each is an operation that travels with a name.
+/// Ranges that are taken of one relative, the largest: each is an operation that travels with a
+/// name.
 const TAKEN: usize = 1024;
 
 /// A head or clone, in the version in which it is at the target.
@@ -53,7 +60,12 @@ impl Way {
     /// What takes the ranges; nothing may be there before.
     pub fn ops(&self) -> impl Iterator<Item = ObjectOp> {
         self.taken.iter().flat_map(|((from, _), ranges)| {
-            ranges.iter().map(|(at, n)| ObjectOp::CloneRange { from: from.clone(), offset: *at, length: *n, to: *at })
+            ranges.iter().map(|(at, n)| ObjectOp::CloneRange {
+                from: from.clone(),
+                offset: *at,
+                length: *n,
+                to: *at,
+            })
         })
     }
 }
@@ -68,13 +80,16 @@ pub(crate) struct Family {
 impl Family {
     /// Of these values of a head's attributes; `None` without a history.
     pub fn of(info: &ObjectInfo, snapset: Option<&[u8]>) -> Option<Self> {
-        let set = snapset.filter(|_| info.has(ObjectInfo::SNAPSET)).and_then(|a| from_slice(a).ok())?;
+        let set =
+            snapset.filter(|_| info.has(ObjectInfo::SNAPSET)).and_then(|a| from_slice(a).ok())?;
         Some(Self { set, head_size: info.size })
     }
 
     /// Of the head that is stored here.
     pub fn read(reader: &dyn ObjectReader, head: &HObject) -> Result<Option<Self>, ReadError> {
-        let Some(info) = reader.attr(head, INFO_ATTR)?.and_then(|a| from_slice::<ObjectInfo>(&a).ok()) else {
+        let Some(info) =
+            reader.attr(head, INFO_ATTR)?.and_then(|a| from_slice::<ObjectInfo>(&a).ok())
+        else {
             return Ok(None);
         };
         if !info.has(ObjectInfo::SNAPSET) {
@@ -117,7 +132,8 @@ impl Family {
         Ok(near)
     }
 
-    /// How `object` is made where these relatives are. Ranges are of whole `unit` bytes, or go to the end of both.
+    /// How `object` is made where these relatives are. Ranges are of whole `unit` bytes, or go to
+    /// the end of both.
     pub fn way(&self, object: &HObject, relatives: &[Relative], unit: u64) -> Way {
         let Some(size) = self.size(object) else { return Way::plain(Dirty::All) };
         let mut left: Ranges = if size > 0 { vec![(0, size)] } else { Vec::new() };
@@ -200,7 +216,11 @@ mod tests {
         assert_eq!(near(&f, 2, &[SNAP_HEAD]), [SNAP_HEAD]);
         assert_eq!(near(&f, SNAP_HEAD, &[1, 2, SNAP_HEAD]), [2], "itself it is none");
         assert_eq!(near(&f, 1, &[]), [0; 0]);
-        assert_eq!(near(&f, 7, &[1, 2, 3, SNAP_HEAD]), [0; 0], "of a clone that is none nothing is known");
+        assert_eq!(
+            near(&f, 7, &[1, 2, 3, SNAP_HEAD]),
+            [0; 0],
+            "of a clone that is none nothing is known"
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The other end of a recovery: what the primary has reserved here, on our OSD.
 //!
-//! One reservation at a time: a later question of the primary replaces an earlier one, whose release may be lost. Whether there
-//! is room the shell says ([`PgEffect::Reserve`]); it may say later that there is none any more. Then the primary is told until
-//! it has given the reservation back.
+//! One reservation at a time: a later question of the primary replaces an earlier one, whose
+//! release may be lost. Whether there is room the shell says ([`PgEffect::Reserve`]); it may say
+//! later that there is none any more. Then the primary is told until it has given the reservation
+//! back.
 
 use crate::api::{PgEffect, Reservation};
 use crate::core::PgCore;
@@ -15,8 +16,8 @@ use std::collections::BTreeMap;
 /// Pushes that are remembered when they are durable: more than are on their way at a time.
 const PUSHES_KEPT: usize = 256;
 
-/// The pushes of this interval, by number: of which object each is, and whether it is durable. One that is repeated is not applied again: what
-/// came since may share with what it brought.
+/// The pushes of this interval, by number: of which object each is, and whether it is durable. One
+/// that is repeated is not applied again: what came since may share with what it brought.
 #[derive(Debug, Default)]
 pub(crate) struct Pushes(BTreeMap<u64, (HObject, bool)>);
 
@@ -26,8 +27,8 @@ impl Pushes {
         self.0.get(&seq).map(|(_, durable)| *durable)
     }
 
-    /// Was one of this object applied that was sent after this one? The primary has given this one up then; it waited here for
-    /// something to be read.
+    /// Was one of this object applied that was sent after this one? The primary has given this one
+    /// up then; it waited here for something to be read.
     pub fn is_overtaken(&self, seq: u64, object: &HObject) -> bool {
         self.0.range(seq..).any(|(n, (o, _))| *n != seq && o == object)
     }
@@ -67,7 +68,14 @@ impl Target {
     }
 
     /// The primary wants to recover to us.
-    pub fn on_reserve(&mut self, core: &PgCore, from: Peer, seq: u64, backfill: bool, cx: &mut Cx<'_>) {
+    pub fn on_reserve(
+        &mut self,
+        core: &PgCore,
+        from: Peer,
+        seq: u64,
+        backfill: bool,
+        cx: &mut Cx<'_>,
+    ) {
         match self.reserved {
             Some((n, ..)) if n > seq => return,
             Some((n, _, granted)) if n == seq => {
@@ -95,7 +103,9 @@ impl Target {
 
     /// Our OSD lets us; false if nobody wants it any more.
     pub fn on_reserved(&mut self, core: &PgCore, what: Reservation, cx: &mut Cx<'_>) -> bool {
-        let (Some((seq, r, granted)), Reservation::Remote { primary, .. }) = (&mut self.reserved, what) else {
+        let (Some((seq, r, granted)), Reservation::Remote { primary, .. }) =
+            (&mut self.reserved, what)
+        else {
             return false;
         };
         if *r != what {
@@ -116,7 +126,8 @@ impl Target {
         }
     }
 
-    /// Says again that there is no room here: a reservation that was granted may be taken back, and its primary asks no more.
+    /// Says again that there is no room here: a reservation that was granted may be taken back, and
+    /// its primary asks no more.
     pub fn repeat_refused(&mut self, core: &PgCore, again: Again, cx: &mut Cx<'_>) {
         let Some((primary, seq)) = self.refused else { return };
         for to in again.whom(&mut self.repeat, seq, [primary]) {
@@ -124,7 +135,8 @@ impl Target {
         }
     }
 
-    /// Nothing is reserved any more, and nothing refused: the primary begins anew, or the role ends.
+    /// Nothing is reserved any more, and nothing refused: the primary begins anew, or the role
+    /// ends.
     pub fn clear(&mut self, cx: &mut Cx<'_>) {
         self.refused = None;
         self.release(cx);

@@ -1,7 +1,7 @@
 //! Client requests: in which phase each is, order per object, execution, reply.
 //!
-//! A request is in one phase at a time ([`Phase`]), and its shell is told of each (`ceph daemon osd.N dump_ops_in_flight`
-//! shows them, with when they began):
+//! A request is in one phase at a time ([`Phase`]), and its shell is told of each (`ceph daemon
+//! osd.N dump_ops_in_flight` shows them, with when they began):
 //!
 //! | it waits for | phases | is in | what comes back to it |
 //! |---|---|---|---|
@@ -21,8 +21,9 @@
 //! | `request` | one request, its phases |
 //! | `turn` | arrival, turns, execution |
 //!
-//! A client may be shut out while its request waits. So a turn begins with a look at the newest map that the PG has: a request that
-//! carries that map, or a newer one, is executed only after the last one of a client that it shuts out.
+//! A client may be shut out while its request waits. So a turn begins with a look at the newest map
+//! that the PG has: a request that carries that map, or a newer one, is executed only after the
+//! last one of a client that it shuts out.
 //!
 //! Order per object is strict. Writes of an object overlap: each is executed on what the
 //! earlier ones made of the object, and replies leave in order. Reads wait until every
@@ -98,7 +99,8 @@ pub(crate) struct Requests {
     own: u64,
     /// Requests on the PG itself.
     pg_queue: VecDeque<Request>,
-    /// For which requests something is read, and on which object they are; `None` for the PG itself.
+    /// For which requests something is read, and on which object they are; `None` for the PG
+    /// itself.
     reads: HashMap<OpId, Option<HObject>>,
     /// Objects to look at again, by a lease or by `Continue`.
     lease_waiting: Vec<HObject>,
@@ -131,7 +133,9 @@ impl Requests {
 
     /// Number of requests held.
     pub fn len(&self) -> usize {
-        self.waiting.len() + self.pg_queue.len() + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()
+        self.waiting.len()
+            + self.pg_queue.len()
+            + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()
     }
 
     /// Number of objects in use, or remembered.
@@ -142,7 +146,9 @@ impl Requests {
 
     /// No requests?
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.pg_queue.is_empty() && self.contexts.values().all(|c| c.queue.is_empty())
+        self.waiting.is_empty()
+            && self.pg_queue.is_empty()
+            && self.contexts.values().all(|c| c.queue.is_empty())
     }
 
     /// Takes over what waits elsewhere.
@@ -209,7 +215,8 @@ impl Requests {
         self.contexts.iter().any(|(o, c)| c.inflight > 0 && o.is_of_same_object(head))
     }
 
-    /// The first request on an object, if the object's state is known, with that and with how many writes of it are under way.
+    /// The first request on an object, if the object's state is known, with that and with how many
+    /// writes of it are under way.
     pub fn first_of(&self, object: &HObject) -> Option<(OpId, ObjectState, u32)> {
         let c = self.contexts.get(object)?;
         Some((c.queue.front()?.id(), c.state.clone()?, c.inflight))
@@ -227,14 +234,17 @@ impl Requests {
 
     /// Objects of this kind that requests wait for, which nothing is read for.
     pub fn waiting_on(&self, which: impl Fn(&HObject) -> bool) -> Vec<HObject> {
-        let waits = self.contexts.iter().filter(|(o, c)| !c.queue.is_empty() && !c.is_reading() && which(o));
+        let waits = self
+            .contexts
+            .iter()
+            .filter(|(o, c)| !c.queue.is_empty() && !c.is_reading() && which(o));
         let mut found: Vec<HObject> = waits.map(|(o, _)| o.clone()).collect();
         found.sort();
         found
     }
 
-    /// Takes the requests that need not wait out of an object's queue, with all others of their connections. (Who has none, an
-    /// OSD that copies or a client that is gone, goes by himself.)
+    /// Takes the requests that need not wait out of an object's queue, with all others of their
+    /// connections. (Who has none, an OSD that copies or a client that is gone, goes by himself.)
     pub fn take_from(&mut self, object: &HObject, go: impl Fn(&Request) -> bool) -> Vec<OpId> {
         let Some(c) = self.contexts.get_mut(object) else { return Vec::new() };
         let whose = |q: &Request| (q.conn(), q.op.reqid.name);
@@ -272,8 +282,12 @@ impl Requests {
         if self.contexts.len() <= keep * 2 + 8 {
             return;
         }
-        let mut idle: Vec<u64> =
-            self.contexts.values().filter(|c| c.inflight == 0 && c.queue.is_empty()).map(|c| c.used).collect();
+        let mut idle: Vec<u64> = self
+            .contexts
+            .values()
+            .filter(|c| c.inflight == 0 && c.queue.is_empty())
+            .map(|c| c.used)
+            .collect();
         if idle.len() <= keep {
             return;
         }
@@ -296,8 +310,12 @@ impl Requests {
 
     /// Looks at the requests on these objects again, at [`PgEffect::Continue`].
     pub fn resume(&mut self, which: impl Fn(&HObject) -> bool) {
-        let mut found: Vec<HObject> =
-            self.contexts.iter().filter(|(o, c)| which(o) && !c.queue.is_empty()).map(|(o, _)| o.clone()).collect();
+        let mut found: Vec<HObject> = self
+            .contexts
+            .iter()
+            .filter(|(o, c)| which(o) && !c.queue.is_empty())
+            .map(|(o, _)| o.clone())
+            .collect();
         found.sort();
         found.iter().for_each(|o| self.rejoin(o));
         self.again |= !found.is_empty();
@@ -314,8 +332,8 @@ impl Requests {
         }
     }
 
-    /// A write of an object is durable everywhere. If none is under way any more: does a request wait? Those that use a clone
-    /// wait with its head.
+    /// A write of an object is durable everywhere. If none is under way any more: does a request
+    /// wait? Those that use a clone wait with its head.
     pub fn durable(&mut self, object: &HObject) -> Option<bool> {
         let c = self.contexts.get_mut(object)?;
         c.inflight = c.inflight.saturating_sub(1);
@@ -323,11 +341,23 @@ impl Requests {
             return None;
         }
         let waits = |c: &Context| !c.queue.is_empty();
-        Some(waits(c) || object.snap != SNAP_HEAD && self.contexts.get(&object.to_head()).is_some_and(waits))
+        Some(
+            waits(c)
+                || object.snap != SNAP_HEAD
+                    && self.contexts.get(&object.to_head()).is_some_and(waits),
+        )
     }
 
-    /// Stripes of an object (or of its clone) in this version have been read for its first request; or (a planted bug) for one before it.
-    pub fn gathered(&mut self, object: &HObject, op: OpId, any: bool, version: EVersion, piece: Piece) {
+    /// Stripes of an object (or of its clone) in this version have been read for its first request;
+    /// or (a planted bug) for one before it.
+    pub fn gathered(
+        &mut self,
+        object: &HObject,
+        op: OpId,
+        any: bool,
+        version: EVersion,
+        piece: Piece,
+    ) {
         let head = object.to_head();
         let first = self.contexts.get_mut(&head).and_then(|c| c.queue.front_mut());
         if let Some(q) = first.filter(|q| any || q.op.id == op) {
@@ -388,9 +418,23 @@ mod tests {
     fn request(object: &HObject, id: OpId) -> Request {
         let (key, namespace) = (object.key.clone(), object.namespace.clone());
         let locator = ObjectLocator { pool: object.pool, key, namespace, hash: -1 };
-        let msg = MOsdOp::new(SpgId::whole(PgId::new(1, 0)), object.hash, locator, object.name.clone(), Vec::new());
+        let msg = MOsdOp::new(
+            SpgId::whole(PgId::new(1, 0)),
+            object.hash,
+            locator,
+            object.name.clone(),
+            Vec::new(),
+        );
         let (reqid, addrs, patience) = (ReqId::default(), Arc::default(), Patience::Endless);
-        let op = ClientOp { id, conn: 1, reqid, addrs, msg: Box::new(msg), patience, timeouts: Timeouts::default() };
+        let op = ClientOp {
+            id,
+            conn: 1,
+            reqid,
+            addrs,
+            msg: Box::new(msg),
+            patience,
+            timeouts: Timeouts::default(),
+        };
         Request::of_client(op, id)
     }
 
@@ -426,7 +470,8 @@ mod tests {
     #[test]
     fn a_request_of_our_own_goes_before_all_but_the_one_that_is_read_for() {
         let head = object("o");
-        let (store, leases, mut out) = (MemStore::default(), Leases::new(1000, 0), Vec::<PgEffect>::new());
+        let (store, leases, mut out) =
+            (MemStore::default(), Leases::new(1000, 0), Vec::<PgEffect>::new());
         let now = Now { mono_ms: 0, wall: spirula_encoding::UTime::ZERO };
         let mut cx = Cx { now, reader: &store, leases: &leases, out: &mut out };
         for (reads, order) in [(false, [9, 1, 2]), (true, [1, 9, 2])] {

@@ -1,8 +1,9 @@
 //! One request: who asks for what, what was read for it, and the phase in which it is.
 //!
-//! A request is in one [`Phase`] at a time. It waits in one place, its queue, and its phase says what for; whoever finds out
-//! that it has to wait, or that it may go on, says so by [`Request::enter`], which tells the shell, too. The phase is no
-//! ornament: a queue stands still because its first request is in [`Phase::Read`], and others pass a request because it is in
+//! A request is in one [`Phase`] at a time. It waits in one place, its queue, and its phase says
+//! what for; whoever finds out that it has to wait, or that it may go on, says so by
+//! [`Request::enter`], which tells the shell, too. The phase is no ornament: a queue stands still
+//! because its first request is in [`Phase::Read`], and others pass a request because it is in
 //! [`Phase::Clone`].
 
 use crate::api::{ClientOp, ConnId, MapView, OpId, PgEffect};
@@ -26,13 +27,15 @@ pub enum Phase {
     Active,
     /// The cluster's flags have clients wait (`pause`).
     Paused,
-    /// Others on its object go first: requests before it, or writes that are not durable everywhere.
+    /// Others on its object go first: requests before it, or writes that are not durable
+    /// everywhere.
     Turn,
     /// Its object is missing here, and is recovered, or nobody has it.
     Missing,
     /// A member lacks the object that it changes.
     Degraded,
-    /// It reads a clone that is missing here. Others on the object go before it until that may have changed.
+    /// It reads a clone that is missing here. Others on the object go before it until that may have
+    /// changed.
     Clone,
     /// The object is compared with its copies.
     Scrub,
@@ -114,7 +117,8 @@ impl Request {
         self.op.patience
     }
 
-    /// It comes into a phase. Its shell, which has the clock, is told; of our own requests nobody is.
+    /// It comes into a phase. Its shell, which has the clock, is told; of our own requests nobody
+    /// is.
     pub fn enter(&mut self, phase: Phase, cx: &mut Cx<'_>) {
         if self.phase != phase {
             self.phase = phase;
@@ -124,7 +128,8 @@ impl Request {
         }
     }
 
-    /// What it waited for may be there, and it is looked at in this event or the next: in which phase it is then, is found out.
+    /// What it waited for may be there, and it is looked at in this event or the next: in which
+    /// phase it is then, is found out.
     pub(super) fn look_again(&mut self) {
         self.phase = Phase::Arrived;
     }
@@ -172,7 +177,13 @@ mod tests {
         let object = object("o");
         let (key, namespace) = (object.key.clone(), object.namespace.clone());
         let locator = ObjectLocator { pool: object.pool, key, namespace, hash: -1 };
-        let msg = MOsdOp::new(SpgId::whole(PgId::new(1, 0)), object.hash, locator, object.name, Vec::new());
+        let msg = MOsdOp::new(
+            SpgId::whole(PgId::new(1, 0)),
+            object.hash,
+            locator,
+            object.name,
+            Vec::new(),
+        );
         let (reqid, addrs, patience) = (ReqId::default(), Arc::default(), Patience::Endless);
         let timeouts = Timeouts::default();
         let op = ClientOp { id: 7, conn: 1, reqid, addrs, msg: Box::new(msg), patience, timeouts };
@@ -190,6 +201,9 @@ mod tests {
         q.enter(Phase::Read, &mut cx);
         q.own = Some(Own::Trim(1));
         q.enter(Phase::Execute, &mut cx);
-        assert_eq!(out, [Phase::Peered, Phase::Read, Phase::Read].map(|phase| PgEffect::Phase(7, phase)));
+        assert_eq!(
+            out,
+            [Phase::Peered, Phase::Read, Phase::Read].map(|phase| PgEffect::Phase(7, phase))
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Turns: a request arrives, waits in its object's queue, is executed when its turn has come, and is answered, or is handed to
-//! `write`.
+//! Turns: a request arrives, waits in its object's queue, is executed when its turn has come, and
+//! is answered, or is handed to `write`.
 
 use super::Context;
 use super::request::{OWN_OPS, Own, Phase, Request};
@@ -8,7 +8,10 @@ use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For};
 use crate::erasure::sound;
 use crate::erasure::stripe::Piece;
-use crate::exec::{self, Asker, Effect, Fetched, ObjectReader, OpContext, Origin, Outcome, Pause, Prefetch, Timeouts};
+use crate::exec::{
+    self, Asker, Effect, Fetched, ObjectReader, OpContext, Origin, Outcome, Pause, Prefetch,
+    Timeouts,
+};
 use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::Dup;
@@ -68,8 +71,8 @@ impl Pg {
         if self.serves() {
             self.unblock_pg(cx);
         }
-        // All before any is executed: an object's queue is to hold all requests of a connection, or none, when clients
-        // are told to hold them back.
+        // All before any is executed: an object's queue is to hold all requests of a connection, or
+        // none, when clients are told to hold them back.
         let mut objects = Vec::new();
         for q in std::mem::take(&mut self.requests.waiting) {
             objects.extend(self.admit(q, cx).filter(|o| !objects.contains(o)));
@@ -104,13 +107,15 @@ impl Pg {
             return None;
         }
         let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
-        let misplaced = if q.class.pg { q.op.msg.spg.pg != self.core.id } else { seed != self.core.id.seed };
+        let misplaced =
+            if q.class.pg { q.op.msg.spg.pg != self.core.id } else { seed != self.core.id.seed };
         if epoch < self.core.primary_since || epoch < pool.force_resend || misplaced {
             self.turn_away(q, view.epoch, cx);
             return None;
         }
         // A client that has seen the flags sends nothing; one with an older map is to wait, too.
-        let paused = if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
+        let paused =
+            if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
         if !self.serves() {
             self.wait_or_back_off(q, cx);
             return None;
@@ -137,8 +142,9 @@ impl Pg {
         Some(object)
     }
 
-    /// A request is not for this PG here and now. By the newest map its client sends it again where it belongs; it may ask
-    /// for none while it waits. A client that has that map would wait for ever, and is told.
+    /// A request is not for this PG here and now. By the newest map its client sends it again where
+    /// it belongs; it may ask for none while it waits. A client that has that map would wait for
+    /// ever, and is told.
     fn turn_away(&mut self, mut q: Request, newest: Epoch, cx: &mut Cx<'_>) {
         if q.op.msg.epoch < newest {
             Self::share_map(&mut q, newest, cx);
@@ -154,8 +160,8 @@ impl Pg {
         self.active().is_some_and(|a| a.activated && a.serving && a.wait_until == 0)
     }
 
-    /// An object is recovered, or will not be for now: requests on it try again. (Those that use a clone wait in the queue
-    /// of its head, and those that only read it stand apart there.)
+    /// An object is recovered, or will not be for now: requests on it try again. (Those that use a
+    /// clone wait in the queue of its head, and those that only read it stand apart there.)
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let head = object.to_head();
         self.requests.rejoin(&head);
@@ -187,7 +193,8 @@ impl Pg {
         }
     }
 
-    /// Forgets every request because of the map of `newest`; their clients see that and send them again.
+    /// Forgets every request because of the map of `newest`; their clients see that and send them
+    /// again.
     pub(crate) fn drop_all_ops(&mut self, newest: Epoch, cx: &mut Cx<'_>) {
         for mut q in std::mem::take(&mut self.requests.waiting) {
             Self::share_map(&mut q, newest, cx);
@@ -212,7 +219,8 @@ impl Pg {
             let q = c.queue.iter().find(|q| Some(q.op.id) == c.copying)?;
             q.is_shut_out(view).then(|| (object.clone(), q.op.id))
         };
-        let mut fenced: Vec<(HObject, OpId)> = self.requests.contexts.iter().filter_map(fenced).collect();
+        let mut fenced: Vec<(HObject, OpId)> =
+            self.requests.contexts.iter().filter_map(fenced).collect();
         fenced.sort();
         for (object, op) in fenced {
             self.requests.reads.remove(&op);
@@ -293,7 +301,9 @@ impl Pg {
                 return;
             }
             let Some(first) = context.queue.front() else { return };
-            if first.is_shut_out(self.core.view.as_deref()) && !planted!(self.core.cfg, FenceAtArrival) {
+            if first.is_shut_out(self.core.view.as_deref())
+                && !planted!(self.core.cfg, FenceAtArrival)
+            {
                 // Also of what was done before: that it was, its client hears no more.
                 let Some(q) = context.queue.pop_front() else { return };
                 self.reply_error(&q, -errno::ESHUTDOWN, cx);
@@ -315,12 +325,17 @@ impl Pg {
             }
             if self.must_recover_first(object, write, cx) {
                 let here = !write || self.core.missing.contains(object);
-                self.requests.first_enters(object, if here { Phase::Missing } else { Phase::Degraded }, cx);
+                self.requests.first_enters(
+                    object,
+                    if here { Phase::Missing } else { Phase::Degraded },
+                    cx,
+                );
                 self.back_off_object(object, object, cx);
                 return; // Recovery comes back here, and so does whoever was told to hold his requests.
             }
             if inflight > 0 && (!write || self.core.is_erasure()) {
-                // A read shows nothing that is not durable everywhere, and shards must show one version.
+                // A read shows nothing that is not durable everywhere, and shards must show one
+                // version.
                 self.requests.first_enters(object, Phase::Turn, cx);
                 return; // The last commit comes back here.
             }
@@ -398,7 +413,9 @@ impl Pg {
                     if self.heal(object, EVersion::default(), cx) {
                         return false;
                     }
-                    let Some(context) = self.requests.contexts.get_mut(object) else { return false };
+                    let Some(context) = self.requests.contexts.get_mut(object) else {
+                        return false;
+                    };
                     if let Some(q) = context.queue.pop_front() {
                         self.reply_error(&q, -errno::EIO, cx);
                     }
@@ -426,17 +443,23 @@ impl Pg {
             return self.trim_first(object, number, cx);
         }
         let (id, write) = (q.op.id, q.class.write);
-        let clones = snap::clones_used(object, state, q.op.msg.snapid, &q.op.msg.ops, &pool.snaps.removed);
-        // What the request uses, each in the version that it has here: the head, and clones that are to be read.
+        let clones =
+            snap::clones_used(object, state, q.op.msg.snapid, &q.op.msg.ops, &pool.snaps.removed);
+        // What the request uses, each in the version that it has here: the head, and clones that
+        // are to be read.
         let mut used = vec![(object.clone(), state.info.version)];
         let stored = state.exists;
         for clone in clones {
-            if self.must_recover_first(&clone, write, cx) && !planted!(self.core.cfg, CloneNotRecovered) {
+            if self.must_recover_first(&clone, write, cx)
+                && !planted!(self.core.cfg, CloneNotRecovered)
+            {
                 return self.wait_for_clone(object, id, &clone, cx);
             }
             match exec::load_object(cx.reader, &clone) {
                 Ok(state) => used.push((clone, state.info.version)),
-                Err(exec::ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
+                Err(exec::ReadError::NotReady(what)) => {
+                    return self.park_first(object, id, what, cx);
+                }
                 Err(error) => {
                     tracing::error!(pg = %self.core.id, %clone, %error, "load a clone");
                     used.push((clone, EVersion::default()));
@@ -448,7 +471,9 @@ impl Pg {
                 Sound::Yes => {}
                 Sound::NotRead | Sound::Replaced => return false, // What is read comes back here, or recovery.
                 Sound::No => {
-                    let Some(context) = self.requests.contexts.get_mut(object) else { return false };
+                    let Some(context) = self.requests.contexts.get_mut(object) else {
+                        return false;
+                    };
                     if let Some(q) = context.queue.pop_front() {
                         self.reply_error(&q, -errno::EIO, cx);
                     }
@@ -463,9 +488,13 @@ impl Pg {
         let Some((read, version)) = used.pop() else { return false };
         let told = SnapContext { seq: q.op.msg.snap_seq, snaps: q.op.msg.snaps.clone() };
         let context_of = match q.own {
-            // A watch that ends by itself changes nothing that a snapshot shows, and makes no clone, as in Ceph.
+            // A watch that ends by itself changes nothing that a snapshot shows, and makes no
+            // clone, as in Ceph.
             Some(_) => SnapContext::default(),
-            None => pool.snaps.context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0).without(&self.core.purged),
+            None => pool
+                .snaps
+                .context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0)
+                .without(&self.core.purged),
         };
         let ctx = OpContext {
             object,
@@ -517,7 +546,10 @@ impl Pg {
                 true
             }
             Ok(outcome) => {
-                if outcome.unreadable && outcome.result == -errno::EIO && self.heal(&read, version, cx) {
+                if outcome.unreadable
+                    && outcome.result == -errno::EIO
+                    && self.heal(&read, version, cx)
+                {
                     // The last commit comes back here, or recovery.
                     let is_clone = read != *object && self.core.missing.contains(&read);
                     return is_clone && self.wait_for_clone(object, id, &read, cx);
@@ -533,15 +565,26 @@ impl Pg {
         }
     }
 
-    /// A request on an object uses a clone of it that is missing, for which recovery comes back here. May others go on?
-    fn wait_for_clone(&mut self, object: &HObject, op: OpId, clone: &HObject, cx: &mut Cx<'_>) -> bool {
+    /// A request on an object uses a clone of it that is missing, for which recovery comes back
+    /// here. May others go on?
+    fn wait_for_clone(
+        &mut self,
+        object: &HObject,
+        op: OpId,
+        clone: &HObject,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let queue = self.requests.contexts.get_mut(object).map(|c| &mut c.queue);
         let Some(q) = queue.and_then(|q| q.iter_mut().find(|q| q.op.id == op)) else { return true };
         if q.class.write {
             q.enter(Phase::Missing, cx);
             self.back_off_object(object, clone, cx);
             // It may be its client that holds it now.
-            return !self.requests.contexts.get(object).is_some_and(|c| c.queue.iter().any(|q| q.op.id == op));
+            return !self
+                .requests
+                .contexts
+                .get(object)
+                .is_some_and(|c| c.queue.iter().any(|q| q.op.id == op));
         }
         // Nothing that comes behind it changes what it reads: it waits alone, as in Ceph.
         q.enter(Phase::Clone, cx);
@@ -568,7 +611,8 @@ impl Pg {
                     return Sound::NotRead;
                 }
                 bad => {
-                    tracing::error!(pg = %self.core.id, object = %one, %version, ?bad, "a spoilt shard under a write");
+                    tracing::error!(pg = %self.core.id, object = %one, %version, ?bad, "a spoilt \
+                        shard under a write");
                     return if self.heal(one, *version, cx) { Sound::Replaced } else { Sound::No };
                 }
             }
@@ -577,22 +621,34 @@ impl Pg {
     }
 
     /// The first request of an object waits for this. False: nothing more can be executed now.
-    pub(crate) fn park_first(&mut self, object: &HObject, op: OpId, what: Prefetch, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn park_first(
+        &mut self,
+        object: &HObject,
+        op: OpId,
+        what: Prefetch,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         self.requests.park_first(object, op, cx);
         cx.out.push(PgEffect::Prefetch(ReadKey::Op(op), what));
         false
     }
 
-    /// An object that cannot be read here counts as missing, and its requests wait until another copy's content has
-    /// replaced it: if nobody within reach has one, it is unfound until somebody returns who has. `version` is what is
-    /// stored, zero if that is unknown, too. False if it is not in the log, either: then nobody can be asked for it.
+    /// An object that cannot be read here counts as missing, and its requests wait until another
+    /// copy's content has replaced it: if nobody within reach has one, it is unfound until somebody
+    /// returns who has. `version` is what is stored, zero if that is unknown, too. False if it is
+    /// not in the log, either: then nobody can be asked for it.
     pub(crate) fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
-        let known = if version == EVersion::default() { self.core.log.last_made(object) } else { Some(version) };
+        let known = if version == EVersion::default() {
+            self.core.log.last_made(object)
+        } else {
+            Some(version)
+        };
         let Some(version) = known.filter(|_| self.active().is_some()) else { return false };
         if self.requests.contexts.get(object).is_some_and(|c| c.inflight > 0) {
             return true; // The last commit comes back to the request.
         }
-        tracing::warn!(pg = %self.core.id, %object, %version, "unreadable here, to be fetched from another copy");
+        tracing::warn!(pg = %self.core.id, %object, %version, "unreadable here, to be fetched from \
+            another copy");
         self.requests.forget_object(object);
         self.mark_unreadable(object.clone(), version, cx);
         self.reopen(cx);
@@ -600,7 +656,14 @@ impl Pg {
         self.must_recover_first(object, true, cx)
     }
 
-    fn conclude(&mut self, object: &HObject, q: Request, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
+    fn conclude(
+        &mut self,
+        object: &HObject,
+        q: Request,
+        outcome: Outcome,
+        pieces: &[Piece],
+        cx: &mut Cx<'_>,
+    ) {
         if let Some(info) = &mut self.core.info {
             let c = &mut info.head.counts;
             c.reads += outcome.stats.reads as i64;
@@ -630,25 +693,46 @@ impl Pg {
         if let Some(own) = q.own {
             return self.own_failed(&q.op.msg.hobject(), own, cx);
         }
-        cx.out.push(PgEffect::Reply(q.op.id, Box::new(MOsdOpReply::to(&q.op.msg, self.core.epoch(), result))));
+        cx.out.push(PgEffect::Reply(
+            q.op.id,
+            Box::new(MOsdOpReply::to(&q.op.msg, self.core.epoch(), result)),
+        ));
     }
 
     /// A request of our own on an object. `whose`: the client whom it concerns, if it is one's.
-    pub(crate) fn enqueue_own(&mut self, object: &HObject, ops: Vec<OsdOp>, whose: ReqId, own: Own) {
+    pub(crate) fn enqueue_own(
+        &mut self,
+        object: &HObject,
+        ops: Vec<OsdOp>,
+        whose: ReqId,
+        own: Own,
+    ) {
         let q = self.own_request(object, ops, whose, own);
         self.requests.enqueue_own(object, q);
     }
 
-    /// After something of an object was given up: its history and its clones are to agree before anything else is done with it.
+    /// After something of an object was given up: its history and its clones are to agree before
+    /// anything else is done with it.
     pub(crate) fn trim_before_others(&mut self, object: &HObject) {
-        let q = self.own_request(object, Vec::new(), ReqId::default(), Own::Trim(snap::trim::NO_WALK));
+        let q =
+            self.own_request(object, Vec::new(), ReqId::default(), Own::Trim(snap::trim::NO_WALK));
         self.requests.enqueue_own_first(object, q);
     }
 
-    fn own_request(&mut self, object: &HObject, ops: Vec<OsdOp>, whose: ReqId, own: Own) -> Request {
+    fn own_request(
+        &mut self,
+        object: &HObject,
+        ops: Vec<OsdOp>,
+        whose: ReqId,
+        own: Own,
+    ) -> Request {
         self.requests.own += 1;
-        let locator =
-            ObjectLocator { pool: object.pool, key: object.key.clone(), namespace: object.namespace.clone(), hash: -1 };
+        let locator = ObjectLocator {
+            pool: object.pool,
+            key: object.key.clone(),
+            namespace: object.namespace.clone(),
+            hash: -1,
+        };
         let spg = SpgId::new(self.core.id, self.core.me.shard);
         let op = ClientOp {
             id: OWN_OPS + self.requests.own,
@@ -677,7 +761,8 @@ impl Pg {
     pub(crate) fn own_written(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
         match own {
             Own::Unwatch(key) => self.watch_not_removed(object, key, cx),
-            // One write need not have been enough: it looks again. Where there is no head, the last entry is a clone's.
+            // One write need not have been enough: it looks again. Where there is no head, the last
+            // entry is a clone's.
             Own::Trim(snap::trim::NO_WALK) => self.trim_before_others(&object.to_head()),
             Own::Trim(_) => self.enqueue_own(&object.to_head(), Vec::new(), ReqId::default(), own),
         }
@@ -696,7 +781,8 @@ impl Pg {
         self.run_object(object, cx);
     }
 
-    /// Too few shards of an object, head or clone, can be read: requests that use it wait until that changes.
+    /// Too few shards of an object, head or clone, can be read: requests that use it wait until
+    /// that changes.
     pub(crate) fn op_unreadable(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.requests.reads.remove(&op);
         let head = object.to_head();
@@ -719,8 +805,11 @@ impl Pg {
 
     pub(crate) fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
         while matches!(self.role, Role::Active(_)) {
-            let Some(q) = self.requests.pg_queue.front().filter(|q| !q.is_reading()) else { return };
-            if q.is_shut_out(self.core.view.as_deref()) && !planted!(self.core.cfg, FenceAtArrival) {
+            let Some(q) = self.requests.pg_queue.front().filter(|q| !q.is_reading()) else {
+                return;
+            };
+            if q.is_shut_out(self.core.view.as_deref()) && !planted!(self.core.cfg, FenceAtArrival)
+            {
                 let Some(q) = self.requests.pg_queue.pop_front() else { return };
                 self.reply_error(&q, -errno::ESHUTDOWN, cx);
                 continue;

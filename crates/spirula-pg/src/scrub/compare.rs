@@ -77,7 +77,8 @@ pub(crate) struct Finding {
 impl Finding {
     /// Bad copies: those that comparing metadata shows, those that only reading shows.
     pub fn count(&self) -> (u32, u32) {
-        let bad = |deep: bool| self.shards.values().filter(|s| s.bad && s.deep == deep).count() as u32;
+        let bad =
+            |deep: bool| self.shards.values().filter(|s| s.bad && s.deep == deep).count() as u32;
         (bad(false), bad(true))
     }
 }
@@ -96,7 +97,8 @@ fn attr<'a>(copy: &'a ScrubObject, name: &[u8]) -> Option<&'a Bytes> {
     copy.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
 }
 
-/// What is wrong with a copy by itself, and its object info; `length`: how long a copy with this object info is.
+/// What is wrong with a copy by itself, and its object info; `length`: how long a copy with this
+/// object info is.
 fn examine(copy: Option<&ScrubObject>, length: impl Fn(&ObjectInfo) -> u64) -> (u64, ObjectInfo) {
     let mut info = ObjectInfo::default();
     let Some(copy) = copy else { return (shard::MISSING, info) };
@@ -117,7 +119,9 @@ fn examine(copy: Option<&ScrubObject>, length: impl Fn(&ObjectInfo) -> u64) -> (
                 };
             }
             // In Ceph watchers are a part of the info.
-            if i.has(ObjectInfo::WATCHED) && !attr(copy, WATCHERS_ATTR).is_some_and(|a| are_watchers(a)) {
+            if i.has(ObjectInfo::WATCHED)
+                && !attr(copy, WATCHERS_ATTR).is_some_and(|a| are_watchers(a))
+            {
                 errors |= shard::INFO_CORRUPTED;
             }
         }
@@ -158,7 +162,10 @@ fn difference(good: &ScrubObject, copy: &ScrubObject) -> u64 {
 ///
 /// The copy to trust is, among those that are sound by themselves, one of the newest version;
 /// of these one that most others equal; of these the primary's, else the lowest OSD's.
-pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Peer) -> Option<Finding> {
+pub(crate) fn compare(
+    copies: &BTreeMap<Peer, Option<ScrubObject>>,
+    primary: Peer,
+) -> Option<Finding> {
     let examined: BTreeMap<Peer, (u64, ObjectInfo)> =
         copies.iter().map(|(o, c)| (*o, examine(c.as_ref(), |i| i.size))).collect();
     let sound: Vec<(Peer, &ScrubObject, EVersion)> = copies
@@ -168,8 +175,11 @@ pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Pee
             c.as_ref().filter(|_| *errors == 0).map(|c| (*o, c, info.version))
         })
         .collect();
-    let alike = |c: &ScrubObject| sound.iter().filter(|(_, other, _)| difference(c, other) == 0).count();
-    let good = sound.iter().max_by_key(|(o, c, version)| (*version, alike(c), *o == primary, std::cmp::Reverse(*o)));
+    let alike =
+        |c: &ScrubObject| sound.iter().filter(|(_, other, _)| difference(c, other) == 0).count();
+    let good = sound
+        .iter()
+        .max_by_key(|(o, c, version)| (*version, alike(c), *o == primary, std::cmp::Reverse(*o)));
     let mut found = Finding {
         good: good.map(|(o, ..)| *o),
         info: good.and_then(|(o, ..)| examined.get(o)).map(|(_, i)| *i).unwrap_or_default(),
@@ -186,18 +196,21 @@ pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Pee
         }
         found.errors |= d;
         let deep = errors & !shard::READ_ERROR == 0 && d & !(differ::DATA | differ::OMAP) == 0;
-        found.shards.insert(*osd, Shard { errors, copy: copy.clone(), bad: errors != 0 || d != 0, deep });
+        found
+            .shards
+            .insert(*osd, Shard { errors, copy: copy.clone(), bad: errors != 0 || d != 0, deep });
     }
     found.shards.values().any(|s| s.bad).then_some(found)
 }
 
 /// Compares the shards of an object of an erasure-coded pool; `None` if all are sound and alike.
 ///
-/// The bytes of shards differ by nature. What they have in common is judged: each is there, its bytes hold their
-/// checksums, it is as long as a shard of an object of its object info's size is, and all have the newest version and the same
-/// attributes. Which attributes are right most shards of the newest version say, of as many the primary, else
-/// the lowest. A bad shard is rebuilt from `k` others: with fewer sound ones that are alike there is nothing to trust, and
-/// what is left is not touched.
+/// The bytes of shards differ by nature. What they have in common is judged: each is there, its
+/// bytes hold their checksums, it is as long as a shard of an object of its object info's size is,
+/// and all have the newest version and the same attributes. Which attributes are right most shards
+/// of the newest version say, of as many the primary, else the lowest. A bad shard is rebuilt from
+/// `k` others: with fewer sound ones that are alike there is nothing to trust, and what is left is
+/// not touched.
 pub(crate) fn compare_shards(
     copies: &BTreeMap<Peer, Option<ScrubObject>>,
     shape: &Shape,
@@ -206,14 +219,19 @@ pub(crate) fn compare_shards(
     let length = |i: &ObjectInfo| shape.shard_len(i.size);
     let examined: BTreeMap<Peer, (u64, ObjectInfo)> =
         copies.iter().map(|(o, c)| (*o, examine(c.as_ref(), length))).collect();
-    let sound = |o: &Peer| examined.get(o).filter(|(errors, _)| *errors == 0).map(|(_, i)| i.version);
+    let sound =
+        |o: &Peer| examined.get(o).filter(|(errors, _)| *errors == 0).map(|(_, i)| i.version);
     let newest = copies.keys().filter_map(sound).max();
     let whole: Vec<(Peer, &ScrubObject)> = copies
         .iter()
-        .filter_map(|(o, c)| Some((*o, c.as_ref().filter(|_| newest.is_some() && sound(o) == newest)?)))
+        .filter_map(|(o, c)| {
+            Some((*o, c.as_ref().filter(|_| newest.is_some() && sound(o) == newest)?))
+        })
         .collect();
     // What is the same for all shards; none has an omap.
-    let apart = |a: &ScrubObject, b: &ScrubObject| difference(a, b) & !(differ::SIZE | differ::DATA | differ::OMAP);
+    let apart = |a: &ScrubObject, b: &ScrubObject| {
+        difference(a, b) & !(differ::SIZE | differ::DATA | differ::OMAP)
+    };
     let alike = |c: &ScrubObject| whole.iter().filter(|(_, other)| apart(c, other) == 0).count();
     let model = whole.iter().max_by_key(|(o, c)| (alike(c), *o == primary, std::cmp::Reverse(*o)));
     let enough = model.is_some_and(|(_, c)| alike(c) >= shape.k);
@@ -245,7 +263,10 @@ mod tests {
         let info = ObjectInfo { version: EVersion::new(1, version), size, ..ObjectInfo::default() };
         ScrubObject {
             size,
-            attrs: vec![(Bytes::from_static(INFO_ATTR), info.to_attr()), ("_user".into(), "v".into())],
+            attrs: vec![
+                (Bytes::from_static(INFO_ATTR), info.to_attr()),
+                ("_user".into(), "v".into()),
+            ],
             omap_digest: Some(1),
             data_digest: Some(data),
             ..ScrubObject::default()
@@ -271,7 +292,11 @@ mod tests {
         let f = run([Some(rotten), Some(c.clone()), Some(c)]).unwrap();
         assert_eq!((f.good.map(|p| p.osd), f.errors, f.count()), (Some(1), 0, (0, 1)));
         assert_eq!(f.shards[&Peer::whole(0)].errors, shard::READ_ERROR);
-        assert!(f.shards[&Peer::whole(0)].bad && !f.shards[&Peer::whole(1)].bad && !f.shards[&Peer::whole(2)].bad);
+        assert!(
+            f.shards[&Peer::whole(0)].bad
+                && !f.shards[&Peer::whole(1)].bad
+                && !f.shards[&Peer::whole(2)].bad
+        );
     }
 
     #[test]
@@ -279,7 +304,10 @@ mod tests {
         let f = run([Some(copy(3, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
         assert_eq!((f.good.map(|p| p.osd), f.errors, f.count()), (Some(1), differ::DATA, (0, 1)));
         let f = run([Some(copy(4, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
-        assert_eq!((f.good.map(|p| p.osd), f.errors & differ::INFO, f.count()), (Some(0), differ::INFO, (2, 0)));
+        assert_eq!(
+            (f.good.map(|p| p.osd), f.errors & differ::INFO, f.count()),
+            (Some(0), differ::INFO, (2, 0))
+        );
     }
 
     #[test]
@@ -290,7 +318,10 @@ mod tests {
         let f = run([None, Some(short), Some(c.clone())]).unwrap();
         assert_eq!(f.good, Some(Peer::whole(2)));
         assert_eq!(f.shards[&Peer::whole(0)].errors, shard::MISSING);
-        assert_eq!(f.shards[&Peer::whole(1)].errors, shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO);
+        assert_eq!(
+            f.shards[&Peer::whole(1)].errors,
+            shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO
+        );
         assert_eq!((f.errors, f.count()), (differ::SIZE, (2, 0)));
         let mut garbled = c.clone();
         garbled.attrs[0].1 = "?".into();
@@ -376,7 +407,8 @@ mod tests {
         for (second, third, bad) in [
             (Some(short.clone()), None, 2),
             (Some(short.clone()), Some(short), 2),
-            // One has a write that the others lack: neither the new nor the old can be made of it alone.
+            // One has a write that the others lack: neither the new nor the old can be made of it
+            // alone.
             (Some(piece(2, 8)), Some(piece(2, 9)), 2),
             (Some(other), None, 2),
         ] {

@@ -27,7 +27,9 @@ struct Ask {
 impl Ask {
     /// How many were told by earlier answers.
     fn skipped<'a>(&self, all: impl Iterator<Item = &'a HObject>) -> usize {
-        let last = |o: &HObject| o.name == self.name && o.namespace == self.namespace && o.snap == self.snap;
+        let last = |o: &HObject| {
+            o.name == self.name && o.namespace == self.namespace && o.snap == self.snap
+        };
         if self.name.is_empty() { 0 } else { all.take_while(|o| !last(o)).count() + 1 }
     }
 }
@@ -35,7 +37,14 @@ impl Ask {
 fn ask(bytes: &[u8]) -> Result<Ask, DecodeError> {
     Decoder::new(bytes).versioned("scrub_ls_arg_t", 1, |d, _| {
         let (interval, snapsets) = (d.get()?, d.u32()? != 0);
-        Ok(Ask { interval, snapsets, name: d.get()?, namespace: d.get()?, snap: d.get()?, max: d.get()? })
+        Ok(Ask {
+            interval,
+            snapsets,
+            name: d.get()?,
+            namespace: d.get()?,
+            snap: d.get()?,
+            max: d.get()?,
+        })
     })
 }
 
@@ -49,7 +58,9 @@ impl Pg {
         let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
         let result = match ask(&o.indata) {
             Err(_) => -errno::EINVAL,
-            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval.since => -errno::EAGAIN,
+            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval.since => {
+                -errno::EAGAIN
+            }
             Ok(ask) => match &self.scrub.found {
                 None => -errno::ENOENT,
                 Some(found) => {
@@ -75,7 +86,15 @@ impl Pg {
         out.rval = result;
         let stats = StatDelta::default();
         let (effect, user_version) = (Effect::None, 0);
-        Some(Outcome { result, ops: vec![out], user_version, effect, stats, unreadable: false, watch: Vec::new() })
+        Some(Outcome {
+            result,
+            ops: vec![out],
+            user_version,
+            effect,
+            stats,
+            unreadable: false,
+            watch: Vec::new(),
+        })
     }
 }
 

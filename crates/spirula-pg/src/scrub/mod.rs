@@ -6,15 +6,18 @@
 //! show the same moment. `compare` says which copies are good; writes go on; between chunks the
 //! PG rests as long as the chunk took.
 //!
-//! A chunk is as small for an object with thousands of clones: it may end between two of them. What was found of the clones before
-//! is kept until the head has come, whose history is compared with all of them at once. In the meantime writes make newer
-//! clones, which stand behind what was looked at, and trims take clones away, which are forgotten ([`Scrub::trimmed`]).
+//! A chunk is as small for an object with thousands of clones: it may end between two of them. What
+//! was found of the clones before is kept until the head has come, whose history is compared with
+//! all of them at once. In the meantime writes make newer clones, which stand behind what was
+//! looked at, and trims take clones away, which are forgotten ([`Scrub::trimmed`]).
 //!
-//! Reading a chunk may take long. Writes wait for it for 30 s at most; then they go on, and it is tried again in smaller
-//! pieces, at last without reading what cannot be read meanwhile: the log says how many objects these were.
+//! Reading a chunk may take long. Writes wait for it for 30 s at most; then they go on, and it is
+//! tried again in smaller pieces, at last without reading what cannot be read meanwhile: the log
+//! says how many objects these were.
 //!
-//! The objects are counted, too (`tally`). Counts of the PG that differ are an error that a repair corrects; those that were
-//! only estimated, by a split, are corrected at once, and so is what only reading shows (keys and bytes of omaps): as in Ceph.
+//! The objects are counted, too (`tally`). Counts of the PG that differ are an error that a repair
+//! corrects; those that were only estimated, by a split, are corrected at once, and so is what only
+//! reading shows (keys and bytes of omaps): as in Ceph.
 //!
 //! What was found is kept until the next scrub, or until the bad copies are replaced: by a
 //! repair (the bad copies count as missing, recovery does the rest), or because a client's
@@ -43,8 +46,9 @@ use tally::Tally;
 /// Objects kept of what a scrub found; more are counted only.
 const FOUND_MAX: usize = 10_000;
 
-/// Where a chunk from `from` on ends whose last name is `last`, before the name `next`: an object is in it with all its clones
-/// or not at all, if others are in it; else it ends behind its last clone, so that a newer one is in the next chunk.
+/// Where a chunk from `from` on ends whose last name is `last`, before the name `next`: an object
+/// is in it with all its clones or not at all, if others are in it; else it ends behind its last
+/// clone, so that a newer one is in the next chunk.
 fn chunk_end(from: &HObject, last: &HObject, next: &HObject) -> HObject {
     let begin = next.family_start();
     if begin > *from { begin } else { HObject { snap: last.snap + 1, ..last.clone() } }
@@ -104,7 +108,8 @@ struct Run {
     found: BTreeMap<HObject, Finding>,
     snaps: BTreeMap<HObject, SnapFinding>,
     tally: Tally,
-    /// Clones that were looked at of the object within which the next chunk begins, ascending, as [`snaps::judge`] wants them.
+    /// Clones that were looked at of the object within which the next chunk begins, ascending, as
+    /// [`snaps::judge`] wants them.
     clones: Vec<(HObject, Option<ScrubObject>)>,
     /// Errors found and not repaired.
     shallow: u32,
@@ -115,7 +120,8 @@ struct Run {
 }
 
 impl Run {
-    /// Is this object in the chunk whose maps are made, or can a write of it make or remove a clone there?
+    /// Is this object in the chunk whose maps are made, or can a write of it make or remove a clone
+    /// there?
     fn covers(&self, object: &HObject) -> bool {
         let rests = matches!(self.phase, Phase::Rest(_) | Phase::Turn);
         !rests && *object >= self.from && object.family_start() < self.to
@@ -126,15 +132,17 @@ impl Scrub {
     /// A write changes an object.
     pub fn wrote(&mut self, object: &HObject, d: &StatDelta) {
         if let Some(r) = &mut self.run {
-            let counted_to = if matches!(r.phase, Phase::Rest(_) | Phase::Turn) { &r.to } else { &r.from };
+            let counted_to =
+                if matches!(r.phase, Phase::Rest(_) | Phase::Turn) { &r.to } else { &r.from };
             if object < counted_to {
                 r.tally.wrote(d);
             }
         }
     }
 
-    /// A clone comes. It stands behind what was looked at, unless its object went with all its clones since, and came again under an old
-    /// context: then it is there, and nobody has judged it.
+    /// A clone comes. It stands behind what was looked at, unless its object went with all its
+    /// clones since, and came again under an old context: then it is there, and nobody has judged
+    /// it.
     pub fn cloned(&mut self, clone: &HObject) {
         if let Some(r) = &mut self.run
             && *clone < r.to
@@ -190,7 +198,11 @@ impl Pg {
     /// leads the PG and it is clean.
     pub fn scrub_stamps(&self) -> Option<(UTime, UTime)> {
         let clean = self.active().is_some_and(|a| a.clean);
-        self.core.info.as_ref().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
+        self.core
+            .info
+            .as_ref()
+            .filter(|_| clean)
+            .map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
     }
 
     /// Starts a scrub, if the PG is clean; else says at once that it has ended.
@@ -238,7 +250,8 @@ impl Pg {
         }
     }
 
-    /// The link to an OSD was renewed: what it was asked for, or has said, may be lost. The shell tries again later.
+    /// The link to an OSD was renewed: what it was asked for, or has said, may be lost. The shell
+    /// tries again later.
     pub(crate) fn abort_scrub_with(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
         if self.scrub.run.as_ref().is_some_and(|r| r.waiting.iter().any(|p| p.osd == osd)) {
             self.abort_scrub(cx);
@@ -257,11 +270,14 @@ impl Pg {
         let (_, end) = self.core.range();
         let Some(r) = &self.scrub.run else { return };
         let max =
-            if r.deep { self.core.cfg.scrub_chunk.div_ceil(4) } else { self.core.cfg.scrub_chunk }.max(1).min(r.most);
+            if r.deep { self.core.cfg.scrub_chunk.div_ceil(4) } else { self.core.cfg.scrub_chunk }
+                .max(1)
+                .min(r.most);
         let from = r.to.clone();
         let (to, objects) = match cx.reader.list(&from, &end, max + 1) {
             Ok(found) if found.len() > max => {
-                let bound = found.last_chunk().map_or(end, |[last, next]| chunk_end(&from, last, next));
+                let bound =
+                    found.last_chunk().map_or(end, |[last, next]| chunk_end(&from, last, next));
                 (bound, max)
             }
             Ok(found) => (end, found.len()),
@@ -272,7 +288,8 @@ impl Pg {
         };
         let seq = self.core.seq();
         let Some(r) = &mut self.scrub.run else { return };
-        (r.from, r.to, r.seq, r.phase, r.chunk_began) = (from, to, seq, Phase::Drain, cx.now.mono_ms);
+        (r.from, r.to, r.seq, r.phase, r.chunk_began) =
+            (from, to, seq, Phase::Drain, cx.now.mono_ms);
         r.objects = objects;
         self.scrub_drained(cx);
     }
@@ -289,11 +306,19 @@ impl Pg {
         cx.out.push(PgEffect::WakeAt(r.asked + MAPS_MS));
         r.maps.clear();
         r.waiting = a.peers.keys().copied().chain([self.core.me]).collect();
-        let (seq, from, to, deep) =
-            (r.seq, r.from.clone(), r.to.clone(), r.deep && !r.unread && !planted!(self.core.cfg, ScrubShallow));
+        let (seq, from, to, deep) = (
+            r.seq,
+            r.from.clone(),
+            r.to.clone(),
+            r.deep && !r.unread && !planted!(self.core.cfg, ScrubShallow),
+        );
         let members: Vec<Peer> = a.peers.keys().copied().collect();
         for m in members {
-            self.core.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
+            self.core.send(
+                m,
+                CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep },
+                cx,
+            );
         }
         self.scrub_scan(seq, &from, to, deep, cx);
     }
@@ -310,7 +335,14 @@ impl Pg {
     }
 
     /// Member: the primary wants a map.
-    pub(crate) fn on_scrub_scan(&mut self, seq: u64, from: HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn on_scrub_scan(
+        &mut self,
+        seq: u64,
+        from: HObject,
+        to: HObject,
+        deep: bool,
+        cx: &mut Cx<'_>,
+    ) {
         if matches!(self.role, Role::Replica { .. }) {
             let (first, end) = self.core.range();
             self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
@@ -319,17 +351,26 @@ impl Pg {
 
     /// Our own map is made.
     pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
-        let named = |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
+        let named =
+            |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
         let map = if self.core.me.shard >= 0 { map.map(named) } else { map };
         match &self.role {
-            Role::Replica { primary, .. } => self.core.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
+            Role::Replica { primary, .. } => {
+                self.core.send(*primary, CtlBody::Scrubbed { seq, map }, cx)
+            }
             Role::Active(_) => self.on_scrubbed(self.core.me, seq, map, cx),
             _ => {}
         }
     }
 
     /// A member's map of the chunk.
-    pub(crate) fn on_scrubbed(&mut self, from: Peer, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+    pub(crate) fn on_scrubbed(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        map: Option<ScrubMap>,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(r) = &mut self.scrub.run else { return };
         if r.seq != seq || !matches!(r.phase, Phase::Maps) || !r.waiting.remove(&from) {
             return;
@@ -344,7 +385,9 @@ impl Pg {
         for (osd, map) in std::mem::take(&mut r.maps) {
             for (o, copy) in map.0 {
                 if o >= r.from && o < r.to {
-                    let of = objects.entry(o).or_insert_with(|| members.iter().map(|m| (*m, None)).collect());
+                    let of = objects
+                        .entry(o)
+                        .or_insert_with(|| members.iter().map(|m| (*m, None)).collect());
                     of.insert(osd, Some(copy));
                 }
             }
@@ -366,11 +409,14 @@ impl Pg {
             };
             r.tally.add(&o, &copies, found.as_ref());
             let good = snaps::good(&copies, found.as_ref());
-            if let Some(copy) = good.filter(|c| c.omap_keys > r.large.keys || c.omap_bytes > r.large.bytes) {
+            if let Some(copy) =
+                good.filter(|c| c.omap_keys > r.large.keys || c.omap_bytes > r.large.bytes)
+            {
                 r.large_omaps += 1;
                 // Word for word as health tells people to look for it.
                 let text = format!(
-                    "Large omap object found. Object: {o} PG: {}.{:x} ({}) Key count: {} Size (bytes): {}",
+                    "Large omap object found. Object: {o} PG: {}.{:x} ({}) Key count: {} Size \
+                        (bytes): {}",
                     o.pool, o.hash, self.core.id, copy.omap_keys, copy.omap_bytes
                 );
                 cx.out.push(PgEffect::Log { level: LogLevel::Warning, text });
@@ -389,17 +435,25 @@ impl Pg {
                 lines.push(format!("{} shard {osd} soid {o} : {}", self.core.id, what(s.errors)));
             }
             if f.good.is_none() {
-                lines.push(format!("{} soid {o} : failed to pick suitable auth object", self.core.id));
+                lines.push(format!(
+                    "{} soid {o} : failed to pick suitable auth object",
+                    self.core.id
+                ));
             }
             if r.found.len() < FOUND_MAX {
                 r.found.insert(o, f);
             }
         }
         let cut = whole.iter().position(|(o, _)| o.is_of_same_object(&r.to)).unwrap_or(whole.len());
-        // As many as an object may have clones: those that are kept already are not looked at again.
+        // As many as an object may have clones: those that are kept already are not looked at
+        // again.
         let known = if cut == 0 { known } else { 0 };
         r.clones = if cut == 0 { std::mem::take(&mut whole) } else { whole.split_off(cut) };
-        r.clones.iter_mut().skip(known).filter_map(|(_, copy)| copy.as_mut()).for_each(snaps::keep_info);
+        r.clones
+            .iter_mut()
+            .skip(known)
+            .filter_map(|(_, copy)| copy.as_mut())
+            .for_each(snaps::keep_info);
         for (o, f) in snaps::judge(&whole) {
             r.shallow += f.count();
             r.errors += f.count();
@@ -418,7 +472,9 @@ impl Pg {
         } else {
             r.most = r.most.saturating_mul(2);
         }
-        lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { level: LogLevel::Error, text }));
+        lines
+            .into_iter()
+            .for_each(|text| cx.out.push(PgEffect::Log { level: LogLevel::Error, text }));
         let (_, end) = self.core.range();
         if r.to >= end {
             return self.finish_scrub(r, cx);
@@ -443,9 +499,11 @@ impl Pg {
                 }
                 return;
             }
-            // Lost with a connection that broke, say: writes must not wait for ever. The shell tries again later.
+            // Lost with a connection that broke, say: writes must not wait for ever. The shell
+            // tries again later.
             let silent: Vec<String> = r.waiting.iter().map(ToString::to_string).collect();
-            tracing::warn!(pg = %self.core.id, silent = silent.join(","), "a scrub is given up: no map came");
+            tracing::warn!(pg = %self.core.id, silent = silent.join(","), "a scrub is given up: no \
+                map came");
             self.abort_scrub(cx);
             cx.out.push(PgEffect::StateChanged);
             return;
@@ -459,13 +517,15 @@ impl Pg {
         }
     }
 
-    /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller pieces.
+    /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller
+    /// pieces.
     fn shrink_chunk(&mut self, cx: &mut Cx<'_>) {
         let Some(mut r) = self.scrub.run.take() else {
             return invariant!(self.core, "a chunk of no scrub is made smaller");
         };
         self.release_chunk(&r);
-        tracing::info!(pg = %self.core.id, objects = r.objects, "a chunk of a scrub takes long and is tried again, smaller");
+        tracing::info!(pg = %self.core.id, objects = r.objects, "a chunk of a scrub takes long and \
+            is tried again, smaller");
         r.unread = r.objects <= 1;
         r.most = (r.objects / 2).max(1);
         r.waiting.clear();
@@ -504,7 +564,8 @@ impl Pg {
         if r.deep {
             h.deep_errors = r.deep_errors;
             // What was not read may be large still.
-            h.large_omaps = if r.all_unread == 0 { r.large_omaps } else { h.large_omaps.max(r.large_omaps) };
+            h.large_omaps =
+                if r.all_unread == 0 { r.large_omaps } else { h.large_omaps.max(r.large_omaps) };
         }
         // What was not read may have rotted for as long as since the last time.
         if r.deep && r.all_unread == 0 {
@@ -520,18 +581,27 @@ impl Pg {
             PgEffect::Log { level, text }
         };
         if r.all_unread > 0 {
-            let text = format!("{} {kind}: {} objects were not read, it took too long", self.core.id, r.all_unread);
+            let text = format!(
+                "{} {kind}: {} objects were not read, it took too long",
+                self.core.id, r.all_unread
+            );
             cx.out.push(log(false, text));
         }
         if errors == 0 {
             cx.out.push(log(false, format!("{} {kind} ok", self.core.id)));
         } else {
-            let missing =
-                r.found.values().filter(|f| f.shards.values().any(|s| s.errors & shard::MISSING != 0)).count();
+            let missing = r
+                .found
+                .values()
+                .filter(|f| f.shards.values().any(|s| s.errors & shard::MISSING != 0))
+                .count();
             let others = r.found.len() - missing;
             let id = self.core.id;
             if !r.found.is_empty() {
-                cx.out.push(log(true, format!("{id} {kind} {missing} missing, {others} inconsistent objects")));
+                cx.out.push(log(
+                    true,
+                    format!("{id} {kind} {missing} missing, {others} inconsistent objects"),
+                ));
             }
             let fixes = if r.repair { format!(", {} fixed", r.fixed) } else { String::new() };
             cx.out.push(log(true, format!("{id} {kind} {errors} errors{fixes}")));
@@ -560,7 +630,11 @@ impl Pg {
                     self.requests.forget_object(o);
                     self.mark_unreadable(o.clone(), version, cx);
                 } else if self.peer_is_rotten(osd, o.clone(), version, None) {
-                    self.core.send(osd, CtlBody::Rotten { object: o.clone(), version, offset: None }, cx);
+                    self.core.send(
+                        osd,
+                        CtlBody::Rotten { object: o.clone(), version, offset: None },
+                        cx,
+                    );
                 }
             }
         }
@@ -584,7 +658,8 @@ impl Pg {
         if let (Some(found), Some(info)) = (&mut self.scrub.found, &mut self.core.info)
             && let Some(deep) = healed(found, object, osd)
         {
-            let count = if deep { &mut info.scrub.deep_errors } else { &mut info.scrub.shallow_errors };
+            let count =
+                if deep { &mut info.scrub.deep_errors } else { &mut info.scrub.shallow_errors };
             *count = count.saturating_sub(1);
         }
     }
@@ -609,8 +684,12 @@ fn what(errors: u64) -> &'static str {
         e if e & shard::READ_ERROR != 0 => "candidate had a read error",
         e if e & shard::INFO_MISSING != 0 => "candidate had a missing info key",
         e if e & shard::INFO_CORRUPTED != 0 => "candidate had a corrupt info",
-        e if e & (shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO) != 0 => "candidate size mismatch",
-        e if e & (shard::SNAPSET_MISSING | shard::SNAPSET_CORRUPTED) != 0 => "candidate had a bad snapset",
+        e if e & (shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO) != 0 => {
+            "candidate size mismatch"
+        }
+        e if e & (shard::SNAPSET_MISSING | shard::SNAPSET_CORRUPTED) != 0 => {
+            "candidate had a bad snapset"
+        }
         _ => "differs from the other copies",
     }
 }

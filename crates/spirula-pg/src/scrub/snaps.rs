@@ -1,5 +1,6 @@
-//! Does an object's history agree with the clones that are there? What does not is listed with librados' own names
-//! (`inc_err` of `inconsistent_snapset_t` in `rados_types.hpp`). Repair has nothing to mend it with.
+//! Does an object's history agree with the clones that are there? What does not is listed with
+//! librados' own names (`inc_err` of `inconsistent_snapset_t` in `rados_types.hpp`). Repair has
+//! nothing to mend it with.
 
 use super::compare::Finding;
 use super::list::put_object_id;
@@ -54,8 +55,11 @@ impl SnapFinding {
             (wrong::INFO_MISSING, "no '_' attr"),
             (wrong::INFO_CORRUPTED, "can't decode '_' attr"),
         ];
-        let mut all: Vec<String> =
-            names.iter().filter(|(bit, _)| self.errors & bit != 0).map(|(_, text)| (*text).to_owned()).collect();
+        let mut all: Vec<String> = names
+            .iter()
+            .filter(|(bit, _)| self.errors & bit != 0)
+            .map(|(_, text)| (*text).to_owned())
+            .collect();
         all.extend(self.missing.iter().map(|id| format!("expected clone {id:x} is missing")));
         all.extend(self.extra.iter().map(|id| format!("clone {id:x} is not in its snapset")));
         all.join(", ")
@@ -151,21 +155,24 @@ fn judge_one(family: &[(HObject, Option<ScrubObject>)], all: &mut Vec<(HObject, 
         None => Some(SnapSet::default()),
         // Of what has no good copy something else is said.
         Some((_, None)) => None,
-        Some((_, Some(copy))) => match (info(copy), attr(copy, SNAPSET_ATTR).map(|v| from_slice::<SnapSet>(v))) {
-            (_, Some(Ok(set))) => Some(set),
-            (_, Some(Err(_))) => {
-                of_head.errors |= wrong::SNAPSET_CORRUPTED;
-                None
+        Some((_, Some(copy))) => {
+            match (info(copy), attr(copy, SNAPSET_ATTR).map(|v| from_slice::<SnapSet>(v))) {
+                (_, Some(Ok(set))) => Some(set),
+                (_, Some(Err(_))) => {
+                    of_head.errors |= wrong::SNAPSET_CORRUPTED;
+                    None
+                }
+                (Ok(info), None) if info.has(ObjectInfo::SNAPSET) => {
+                    of_head.errors |= wrong::SNAPSET_MISSING;
+                    None
+                }
+                (Ok(_), None) => Some(SnapSet::default()),
+                (Err(_), None) => None,
             }
-            (Ok(info), None) if info.has(ObjectInfo::SNAPSET) => {
-                of_head.errors |= wrong::SNAPSET_MISSING;
-                None
-            }
-            (Ok(_), None) => Some(SnapSet::default()),
-            (Err(_), None) => None,
-        },
+        }
     };
-    let named: BTreeMap<u64, &ObjectClone> = set.iter().flat_map(|s| &s.clones).map(|c| (c.id, c)).collect();
+    let named: BTreeMap<u64, &ObjectClone> =
+        set.iter().flat_map(|s| &s.clones).map(|c| (c.id, c)).collect();
     for (clone, copy) in clones {
         let mut f = SnapFinding::default();
         let told = named.get(&clone.snap);
@@ -179,7 +186,8 @@ fn judge_one(family: &[(HObject, Option<ScrubObject>)], all: &mut Vec<(HObject, 
             None => {}
             Some(Err(error)) => f.errors |= error,
             Some(Ok(info)) => {
-                let shares = |(at, n): &(u64, u64)| at.checked_add(*n).is_some_and(|end| end <= info.size);
+                let shares =
+                    |(at, n): &(u64, u64)| at.checked_add(*n).is_some_and(|end| end <= info.size);
                 if told.is_some_and(|c| c.size != info.size || !c.overlap.iter().all(shares)) {
                     f.errors |= wrong::SIZE_MISMATCH;
                 }
@@ -192,7 +200,8 @@ fn judge_one(family: &[(HObject, Option<ScrubObject>)], all: &mut Vec<(HObject, 
     let Some((head, _)) = head else { return };
     if let Some(set) = &set {
         let there: BTreeSet<u64> = clones.iter().map(|(c, _)| c.snap).collect();
-        of_head.missing = set.clones.iter().map(|c| c.id).filter(|id| !there.contains(id)).collect();
+        of_head.missing =
+            set.clones.iter().map(|c| c.id).filter(|id| !there.contains(id)).collect();
     }
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     of_head.errors |= bit(!of_head.missing.is_empty(), wrong::CLONE_MISSING);
@@ -223,7 +232,11 @@ mod tests {
         let clone = |id| ObjectClone { id, snaps: vec![id], overlap: vec![(0, 100)], size: 100 };
         let set = SnapSet { seq: 5, clones: vec![clone(2), clone(5)] };
         let of = |snap| HObject { snap, ..object("o") };
-        vec![(of(2), Some(copy(100, None))), (of(5), Some(copy(100, None))), (of(SNAP_HEAD), Some(copy(7, Some(&set))))]
+        vec![
+            (of(2), Some(copy(100, None))),
+            (of(5), Some(copy(100, None))),
+            (of(SNAP_HEAD), Some(copy(7, Some(&set)))),
+        ]
     }
 
     fn found(objects: &[(HObject, Option<ScrubObject>)]) -> Vec<(u64, u64, Vec<u64>, Vec<u64>)> {

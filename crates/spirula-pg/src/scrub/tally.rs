@@ -1,8 +1,9 @@
 //! What a scrub counts of a PG, to be compared with what the PG counts of itself.
 //!
-//! Writes go on beside a scrub. What they change of objects that the scrub has behind it changes both counts; what they
-//! change of others changes the PG's own, and the scrub finds it in its maps: writes to a chunk's objects wait
-//! while its maps are made, and those under way before are durable by then.
+//! Writes go on beside a scrub. What they change of objects that the scrub has behind it changes
+//! both counts; what they change of others changes the PG's own, and the scrub finds it in its
+//! maps: writes to a chunk's objects wait while its maps are made, and those under way before are
+//! durable by then.
 
 use super::compare::Finding;
 use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet, StatDelta};
@@ -29,7 +30,12 @@ pub(super) struct Tally {
 
 impl Tally {
     /// All copies of an object, and what is wrong with them.
-    pub fn add(&mut self, copy_of: &HObject, copies: &BTreeMap<Peer, Option<ScrubObject>>, found: Option<&Finding>) {
+    pub fn add(
+        &mut self,
+        copy_of: &HObject,
+        copies: &BTreeMap<Peer, Option<ScrubObject>>,
+        found: Option<&Finding>,
+    ) {
         let good = match found {
             Some(f) => f.good.and_then(|g| copies.get(&g)),
             None => copies.values().next(),
@@ -47,7 +53,9 @@ impl Tally {
         if copy_of.snap == SNAP_HEAD {
             // What clones have for themselves alone the head's history says.
             let history = copy.attrs.iter().find(|(name, _)| name == SNAPSET_ATTR);
-            let own = history.and_then(|(_, v)| from_slice::<SnapSet>(v).ok()).map_or(0, |set| set.own_bytes());
+            let own = history
+                .and_then(|(_, v)| from_slice::<SnapSet>(v).ok())
+                .map_or(0, |set| set.own_bytes());
             self.bytes += info.size.cast_signed() + own;
         } else {
             self.clones += 1;
@@ -70,11 +78,13 @@ impl Tally {
 
     /// What is wrong with these counts, in words; `None` if nothing is, or it cannot be told.
     pub fn mismatch(&self, c: &PgCounts) -> Option<String> {
-        let same = (self.objects, self.bytes, self.omap_objects) == (c.objects, c.bytes, c.omap_objects)
+        let same = (self.objects, self.bytes, self.omap_objects)
+            == (c.objects, c.bytes, c.omap_objects)
             && (self.clones, self.whiteouts) == (c.clones, c.whiteouts);
         (!same && !self.unsure).then(|| {
             format!(
-                "stat mismatch, got {}/{} objects, {}/{} clones, {}/{} omap, {}/{} whiteouts, {}/{} bytes",
+                "stat mismatch, got {}/{} objects, {}/{} clones, {}/{} omap, {}/{} whiteouts, \
+                    {}/{} bytes",
                 self.objects,
                 c.objects,
                 self.clones,
@@ -92,12 +102,14 @@ impl Tally {
     /// Corrects these counts.
     pub fn correct(&self, c: &mut PgCounts) {
         if !self.unsure {
-            (c.objects, c.bytes, c.omap_objects, c.estimated) = (self.objects, self.bytes, self.omap_objects, false);
+            (c.objects, c.bytes, c.omap_objects, c.estimated) =
+                (self.objects, self.bytes, self.omap_objects, false);
             (c.clones, c.whiteouts) = (self.clones, self.whiteouts);
         }
     }
 
-    /// Sets what only reading everything shows; nobody counts it otherwise. True if that changes something.
+    /// Sets what only reading everything shows; nobody counts it otherwise. True if that changes
+    /// something.
     pub fn correct_omaps(&self, c: &mut PgCounts) -> bool {
         let before = (c.omap_keys, c.omap_bytes);
         if !self.unsure && !self.omap_unsure {
@@ -143,7 +155,11 @@ mod tests {
         let mut t = Tally::default();
         t.add(&HObject { snap: 2, ..head() }, &three(&copy(100, None)), None);
         let mut whiteout = copy(0, None);
-        let info = ObjectInfo { version: EVersion::new(1, 3), flags: ObjectInfo::WHITEOUT, ..ObjectInfo::default() };
+        let info = ObjectInfo {
+            version: EVersion::new(1, 3),
+            flags: ObjectInfo::WHITEOUT,
+            ..ObjectInfo::default()
+        };
         let clone = ObjectClone { id: 2, snaps: vec![2], overlap: vec![(10, 30)], size: 100 };
         let set = SnapSet { seq: 2, clones: vec![clone] };
         whiteout.attrs = vec![
@@ -160,7 +176,8 @@ mod tests {
         let mut t = Tally::default();
         t.add(&head(), &three(&copy(100, None)), None);
         t.add(&head(), &three(&copy(20, Some(7))), None);
-        let mut c = PgCounts { objects: 2, bytes: 120, omap_objects: 1, reads: 5, ..PgCounts::default() };
+        let mut c =
+            PgCounts { objects: 2, bytes: 120, omap_objects: 1, reads: 5, ..PgCounts::default() };
         assert_eq!(t.mismatch(&c), None);
         assert!(t.correct_omaps(&mut c) && (c.omap_keys, c.omap_bytes) == (7, 70));
         let d = StatDelta { objects: 1, bytes: 30, ..StatDelta::default() };
@@ -171,7 +188,10 @@ mod tests {
         );
         c.estimated = true;
         t.correct(&mut c);
-        assert_eq!((t.mismatch(&c), c.objects, c.bytes, c.estimated, c.reads), (None, 3, 150, false, 5));
+        assert_eq!(
+            (t.mismatch(&c), c.objects, c.bytes, c.estimated, c.reads),
+            (None, 3, 150, false, 5)
+        );
     }
 
     #[test]

@@ -6,10 +6,11 @@ use spirula_maps::SnapIntervals;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_types::{HObject, SNAP_DIR, SNAP_HEAD};
 
-/// What a request for `snapid` is shown of an object. A clone is not shown any more from the moment on at which the map
-/// says that its snapshot is removed. A head that was not changed since stays shown: whether a snapshot is still there is not
-/// asked for it, as in Ceph (`PrimaryLogPG::find_object_context`). Otherwise a rollback that races with the removal would take
-/// heads for objects that did not exist yet, and remove them.
+/// What a request for `snapid` is shown of an object. A clone is not shown any more from the moment
+/// on at which the map says that its snapshot is removed. A head that was not changed since stays
+/// shown: whether a snapshot is still there is not asked for it, as in Ceph
+/// (`PrimaryLogPG::find_object_context`). Otherwise a rollback that races with the removal would
+/// take heads for objects that did not exist yet, and remove them.
 pub(crate) fn shown(state: &ObjectState, snapid: u64, removed: &SnapIntervals) -> At {
     if snapid == SNAP_HEAD || snapid == SNAP_DIR {
         return At::Head;
@@ -20,7 +21,8 @@ pub(crate) fn shown(state: &ObjectState, snapid: u64, removed: &SnapIntervals) -
     }
 }
 
-/// The clones that a request uses: the one that it reads, those that it rolls back to. `head`: its object.
+/// The clones that a request uses: the one that it reads, those that it rolls back to. `head`: its
+/// object.
 pub(crate) fn clones_used(
     head: &HObject,
     state: &ObjectState,

@@ -1,11 +1,13 @@
 //! Snapshots: what a write under a snapshot context does, what a snapshot shows.
 //!
 //! # What is stored
-//! An object is a *head*, which clients write, and *clones*, which never change: each is what the head was when the first
-//! write after a snapshot came. A clone is an object of its own, in the log, in missing sets and in listings, with the
-//! name of the head and a snapshot's id. The head's [`SnapSet`] says which clones there are, which snapshots each serves,
-//! and which bytes it shares with the next newer one (or with the head); so all that changes it is a write of the
-//! head, and a clone never goes or comes without one. While there are clones the head stays: deleted, it is a *whiteout*.
+//! An object is a *head*, which clients write, and *clones*, which never change: each is what the
+//! head was when the first write after a snapshot came. A clone is an object of its own, in the
+//! log, in missing sets and in listings, with the name of the head and a snapshot's id. The head's
+//! [`SnapSet`] says which clones there are, which snapshots each serves, and which bytes it shares
+//! with the next newer one (or with the head); so all that changes it is a write of the head, and a
+//! clone never goes or comes without one. While there are clones the head stays: deleted, it is a
+//! *whiteout*.
 //!
 //! | file | subject |
 //! |---|---|
@@ -15,17 +17,19 @@
 //! | `access` | what of an object a request uses beside its head; which of it must be recovered first |
 //!
 //! # Why a snapshot shows what it was taken of
-//! A client that takes a snapshot has its id from the monitors before it names it in a context, and what it wrote before
-//! it wrote under an older one. So the first write that names a snapshot newer than the object's newest context finds the
-//! object as it was when the snapshot was taken; it plans the clone and its own change as one write, all of it or
-//! nothing, the clone first. The clone's id is the context's `seq`, and it serves every snapshot of the context that is newer
-//! than what the object knew. A context that is older than the object's makes no clone: what it would show is gone, or is a
-//! clone already.
+//! A client that takes a snapshot has its id from the monitors before it names it in a context, and
+//! what it wrote before it wrote under an older one. So the first write that names a snapshot newer
+//! than the object's newest context finds the object as it was when the snapshot was taken; it
+//! plans the clone and its own change as one write, all of it or nothing, the clone first. The
+//! clone's id is the context's `seq`, and it serves every snapshot of the context that is newer
+//! than what the object knew. A context that is older than the object's makes no clone: what it
+//! would show is gone, or is a clone already.
 //!
 //! # Why no member makes a clone of something else
-//! A clone is made by each member from its own head (by reference, no data is copied). One that lacks the head, or whose
-//! head is bad, does not get the clone, either: it is noted as lacking both ([`Pg::commit`], and at the member
-//! `write::member`). The same holds for a head that is rolled back to a clone.
+//! A clone is made by each member from its own head (by reference, no data is copied). One that
+//! lacks the head, or whose head is bad, does not get the clone, either: it is noted as lacking
+//! both ([`Pg::commit`], and at the member `write::member`). The same holds for a head that is
+//! rolled back to a clone.
 
 mod access;
 mod plan;
@@ -54,14 +58,18 @@ pub struct SnapContext {
 }
 
 impl SnapContext {
-    /// Does it mean anything: descending, none newer than `seq`, none zero, and `seq` a snapshot's number?
+    /// Does it mean anything: descending, none newer than `seq`, none zero, and `seq` a snapshot's
+    /// number?
     pub fn is_valid(&self) -> bool {
-        // A clone with the head's number would be the head itself; beyond is only the snapshot directory.
+        // A clone with the head's number would be the head itself; beyond is only the snapshot
+        // directory.
         if self.seq >= SNAP_HEAD {
             return false;
         }
         let descending = self.snaps.windows(2).all(|w| w.first() > w.last());
-        descending && self.snaps.first().is_none_or(|s| *s <= self.seq) && self.snaps.last() != Some(&0)
+        descending
+            && self.snaps.first().is_none_or(|s| *s <= self.seq)
+            && self.snaps.last() != Some(&0)
     }
 
     /// Without those that were removed since.
@@ -78,8 +86,8 @@ impl SnapContext {
 pub struct PoolSnaps {
     /// The context of every write, where snapshots are the pool's and not its clients'.
     pub context: Option<SnapContext>,
-    /// Removed, and not trimmed everywhere yet. One set as long as it stays the same, so that a PG sees by its address
-    /// that nothing has changed.
+    /// Removed, and not trimmed everywhere yet. One set as long as it stays the same, so that a PG
+    /// sees by its address that nothing has changed.
     pub removed: Arc<SnapIntervals>,
 }
 
@@ -107,7 +115,13 @@ mod tests {
         for good in [context(0, &[]), context(1, &[]), context(3, &[3, 2]), context(9, &[4])] {
             assert!(good.is_valid(), "{good:?}");
         }
-        for bad in [context(0, &[0]), context(2, &[3]), context(3, &[2, 3]), context(3, &[3, 3]), context(3, &[1, 0])] {
+        for bad in [
+            context(0, &[0]),
+            context(2, &[3]),
+            context(3, &[2, 3]),
+            context(3, &[3, 3]),
+            context(3, &[1, 0]),
+        ] {
             assert!(!bad.is_valid(), "{bad:?}");
         }
         // The largest number is the one below the head's, as in Ceph.

@@ -1,7 +1,8 @@
 //! What a vector of ops becomes when there are snapshots.
 
 use crate::exec::{
-    Change, ObjectInfo, ObjectState, OpContext, SNAPSET_ATTR, SnapSet, StatDelta, WATCHERS_ATTR, WritePlan,
+    Change, ObjectInfo, ObjectState, OpContext, SNAPSET_ATTR, SnapSet, StatDelta, WATCHERS_ATTR,
+    WritePlan,
 };
 use bytes::Bytes;
 use spirula_encoding::to_vec;
@@ -48,7 +49,10 @@ impl WritePlan {
         head.stats.whiteouts += whiteout(&head.state) - whiteout(base);
         if !head.delete {
             let anew = |op: &ObjectOp| matches!(op, ObjectOp::Remove | ObjectOp::CloneFrom(_));
-            if planted!(ctx, HistoryForgotten) && base.info.has(ObjectInfo::SNAPSET) && !head.ops.iter().any(anew) {
+            if planted!(ctx, HistoryForgotten)
+                && base.info.has(ObjectInfo::SNAPSET)
+                && !head.ops.iter().any(anew)
+            {
                 set = base.snapset.clone();
             }
             if set != base.snapset || head.ops.iter().any(anew) {

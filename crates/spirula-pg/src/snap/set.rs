@@ -5,9 +5,11 @@ use crate::exec::{ObjectClone, SnapSet};
 use spirula_types::SNAP_HEAD;
 use spirula_types::transaction::ObjectOp;
 
-/// Ranges that are kept of an overlap. Beyond that the smallest is given up: saying that less is shared than is, is safe.
+/// Ranges that are kept of an overlap. Beyond that the smallest is given up: saying that less is
+/// shared than is, is safe.
 const RANGES: usize = 1024;
-/// Ranges that are kept of all overlaps of an object together: where older ones have so many already, the newest has few.
+/// Ranges that are kept of all overlaps of an object together: where older ones have so many
+/// already, the newest has few.
 const RANGES_OF_ALL: usize = 32 * RANGES;
 /// Ranges that each overlap may have all the same.
 const RANGES_OF_EACH: usize = 16;
@@ -93,8 +95,8 @@ impl SnapSet {
         }
     }
 
-    /// Adds the clone that a write under `context` makes of the head, an object of `size` bytes. Its id; `None` if the
-    /// context names nothing newer.
+    /// Adds the clone that a write under `context` makes of the head, an object of `size` bytes.
+    /// Its id; `None` if the context names nothing newer.
     pub fn add_clone(&mut self, context: &SnapContext, size: u64) -> Option<u64> {
         let snaps: Vec<u64> = context.snaps.iter().copied().take_while(|s| *s > self.seq).collect();
         if snaps.is_empty() {
@@ -130,9 +132,14 @@ impl SnapSet {
         }
         for op in ops {
             match op {
-                ObjectOp::Write { offset, data } => subtract(shared, *offset, offset.saturating_add(data.len() as u64)),
-                ObjectOp::Zero { offset, length } => subtract(shared, *offset, offset.saturating_add(*length)),
-                // What is cut off is not shared again when the head grows: it never had more than the clone.
+                ObjectOp::Write { offset, data } => {
+                    subtract(shared, *offset, offset.saturating_add(data.len() as u64))
+                }
+                ObjectOp::Zero { offset, length } => {
+                    subtract(shared, *offset, offset.saturating_add(*length))
+                }
+                // What is cut off is not shared again when the head grows: it never had more than
+                // the clone.
                 ObjectOp::Truncate { size } => subtract(shared, *size, u64::MAX),
                 ObjectOp::Remove => shared.clear(),
                 _ => {}
@@ -143,14 +150,15 @@ impl SnapSet {
 
     /// What a clone shares with a newer one (or with the head), by all between them.
     pub(crate) fn shared(&self, id: u64, newer: u64) -> Ranges {
-        let mut later = self.clones.iter().filter(|c| (id..newer).contains(&c.id)).map(|c| &c.overlap);
+        let mut later =
+            self.clones.iter().filter(|c| (id..newer).contains(&c.id)).map(|c| &c.overlap);
         let first = later.next().cloned().unwrap_or_default();
         later.fold(first, |all, next| intersection(&all, next))
     }
 
-    /// Snapshots are gone: a clone keeps of those that it serves what `keeps` gives back; `None` for a clone that is not looked
-    /// at. One that serves none any more is taken out, and what it shared by way of its neighbour the next older one shares from now
-    /// on.
+    /// Snapshots are gone: a clone keeps of those that it serves what `keeps` gives back; `None`
+    /// for a clone that is not looked at. One that serves none any more is taken out, and what it
+    /// shared by way of its neighbour the next older one shares from now on.
     pub fn trim(&mut self, keeps: impl Fn(&ObjectClone) -> Option<Vec<u64>>) {
         // One pass, since there may be tens of thousands of clones.
         let mut left: Vec<ObjectClone> = Vec::with_capacity(self.clones.len());
@@ -202,7 +210,10 @@ mod tests {
             [(2, vec![2, 1]), (5, vec![5, 4])]
         );
         let at: Vec<At> = (1..=6).map(|snap| s.at(snap)).collect();
-        assert_eq!(at, [At::Clone(2), At::Clone(2), At::Nothing, At::Clone(5), At::Clone(5), At::Head]);
+        assert_eq!(
+            at,
+            [At::Clone(2), At::Clone(2), At::Nothing, At::Clone(5), At::Clone(5), At::Head]
+        );
     }
 
     #[test]
@@ -211,7 +222,8 @@ mod tests {
         assert_eq!(s.add_clone(&context(4, &[4, 2]), 100), None);
         s.note_context(&context(4, &[4, 2]));
         assert_eq!(s, SnapSet { seq: 5, ..set() });
-        // Without snapshots, too, a context is remembered: an object that did not exist before has no clone.
+        // Without snapshots, too, a context is remembered: an object that did not exist before has
+        // no clone.
         let mut new = SnapSet::default();
         assert_eq!(new.add_clone(&context(7, &[]), 0), None);
         new.note_context(&context(7, &[]));
@@ -221,16 +233,25 @@ mod tests {
     #[test]
     fn what_is_shared_shrinks_by_all_that_changes_the_head() {
         let s = set();
-        assert_eq!(s.clones[0].overlap, [(0, 10), (20, 80)], "with the clone 5, which does not change any more");
+        assert_eq!(
+            s.clones[0].overlap,
+            [(0, 10), (20, 80)],
+            "with the clone 5, which does not change any more"
+        );
         assert_eq!(s.clones[1].overlap, [(0, 15), (25, 75)]);
         assert_eq!(s.own_bytes(), 20);
         let after = |ops: &[ObjectOp]| {
             let mut s = s.clone();
             s.head_changes(ops);
-            (s.clones[0].overlap == set().clones[0].overlap).then(|| s.clones[1].overlap.clone()).unwrap()
+            (s.clones[0].overlap == set().clones[0].overlap)
+                .then(|| s.clones[1].overlap.clone())
+                .unwrap()
         };
         assert_eq!(after(&[ObjectOp::Zero { offset: 0, length: 5 }]), [(5, 10), (25, 75)]);
-        assert_eq!(after(&[ObjectOp::Truncate { size: 40 }, ObjectOp::Truncate { size: 90 }]), [(0, 15), (25, 15)]);
+        assert_eq!(
+            after(&[ObjectOp::Truncate { size: 40 }, ObjectOp::Truncate { size: 90 }]),
+            [(0, 15), (25, 15)]
+        );
         assert_eq!(after(&[ObjectOp::Truncate { size: 400 }]), [(0, 15), (25, 75)]);
         assert_eq!(after(&[ObjectOp::Remove, write(0, 100)]), []);
         assert_eq!(after(&[ObjectOp::SetAttrs(Vec::new())]), [(0, 15), (25, 75)]);
@@ -249,7 +270,9 @@ mod tests {
         let mut s = set();
         let without = |id: u64, gone: &'static [u64]| {
             move |c: &ObjectClone| {
-                (c.id == id).then(|| c.snaps.iter().copied().filter(|s| !gone.contains(s)).collect::<Vec<u64>>())
+                (c.id == id).then(|| {
+                    c.snaps.iter().copied().filter(|s| !gone.contains(s)).collect::<Vec<u64>>()
+                })
             }
         };
         s.trim(without(5, &[4]));
@@ -268,7 +291,8 @@ mod tests {
     /// What a trim costs grows with the number of clones, not with its square.
     #[test]
     fn a_trim_looks_at_each_clone_once() {
-        let clone = |id| ObjectClone { id, snaps: vec![id], overlap: vec![(0, 100 - id % 50)], size: 100 };
+        let clone =
+            |id| ObjectClone { id, snaps: vec![id], overlap: vec![(0, 100 - id % 50)], size: 100 };
         let mut s = SnapSet { seq: 16_000, clones: (1..=16_000).map(clone).collect() };
         let looks = std::cell::Cell::new(0);
         s.trim(|c| {
@@ -276,7 +300,11 @@ mod tests {
             (c.id % 2 == 0).then(Vec::new)
         });
         assert_eq!((looks.get(), s.clones.len()), (16_000, 8_000));
-        assert!(s.clones.iter().all(|c| c.id % 2 == 1 && c.overlap[0].1 < 100 - c.id % 50 || c.id % 50 == 49));
+        assert!(
+            s.clones
+                .iter()
+                .all(|c| c.id % 2 == 1 && c.overlap[0].1 < 100 - c.id % 50 || c.id % 50 == 49)
+        );
     }
 
     #[test]
@@ -312,7 +340,11 @@ mod tests {
         };
         let bits = |n: u32| -> Vec<bool> { (0..8).map(|i| n >> i & 1 == 1).collect() };
         for (a, b) in (0..256).flat_map(|a| (0..256).map(move |b| (a, b))) {
-            assert_eq!(intersection(&ranges(&bits(a)), &ranges(&bits(b))), ranges(&bits(a & b)), "{a:b} {b:b}");
+            assert_eq!(
+                intersection(&ranges(&bits(a)), &ranges(&bits(b))),
+                ranges(&bits(a & b)),
+                "{a:b} {b:b}"
+            );
         }
         assert_eq!(intersection(&[(0, u64::MAX)], &[(5, u64::MAX)]), [(5, u64::MAX - 5)]);
     }

@@ -1,41 +1,51 @@
 //! Trimming: what removed snapshots kept goes.
 //!
-//! The map names a pool's removed snapshots until every PG has said that nothing of them is left ([`Pg::stat`]). A clean
-//! primary walks through its objects, some names for each turn that the shell gives it. Objects without clones cost it a
-//! name; for every other one it queues a request of its own, behind those of clients, which takes the removed snapshots out
-//! of the object's history and deletes the clones that serve no other, both in one write ([`WritePlan::of_trim`]). When it has come to the
-//! end and all these writes are durable on all members, the snapshots are *purged*.
+//! The map names a pool's removed snapshots until every PG has said that nothing of them is left
+//! ([`Pg::stat`]). A clean primary walks through its objects, some names for each turn that the
+//! shell gives it. Objects without clones cost it a name; for every other one it queues a request
+//! of its own, behind those of clients, which takes the removed snapshots out of the object's
+//! history and deletes the clones that serve no other, both in one write ([`WritePlan::of_trim`]).
+//! When it has come to the end and all these writes are durable on all members, the snapshots are
+//! *purged*.
 //!
 //! # Why nothing that a snapshot shows is trimmed
-//! Only snapshots that the map calls removed are taken out of a history, and only a clone whose history is empty then goes. A
-//! removed snapshot's number is never given again. A clone's bytes are its own to the store, which counts the references
-//! to what clones share; what the history says of shared ranges is made true for the neighbour ([`SnapSet::trim`]).
+//! Only snapshots that the map calls removed are taken out of a history, and only a clone whose
+//! history is empty then goes. A removed snapshot's number is never given again. A clone's bytes
+//! are its own to the store, which counts the references to what clones share; what the history
+//! says of shared ranges is made true for the neighbour ([`SnapSet::trim`]).
 //!
 //! # Why nothing of a purged snapshot is left
-//! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering keeps it. So once it is durable on all
-//! members of a clean PG no later primary finds the clone. None comes to be behind the walk: a primary that knows that a
-//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]), also when the map has forgotten it, if it has seen
-//! that ([`note_purged`]). The walk itself is remembered by nobody. A primary that
-//! follows has purged nothing before it has walked for itself; it finds what is done to be done. So neither a failover nor a split or a
-//! merge needs to carry anything on, and a report counts for the PG only as it was when it was made: the monitors
-//! must not take one from before a merge for the merged PG.
+//! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering
+//! keeps it. So once it is durable on all members of a clean PG no later primary finds the clone.
+//! None comes to be behind the walk: a primary that knows that a snapshot is removed takes it out
+//! of every context ([`super::PoolSnaps::context_of`]), also when the map has forgotten it, if it
+//! has seen that ([`note_purged`]). The walk itself is remembered by nobody. A primary that
+//! follows has purged nothing before it has walked for itself; it finds what is done to be done. So
+//! neither a failover nor a split or a merge needs to carry anything on, and a report counts for
+//! the PG only as it was when it was made: the monitors must not take one from before a merge for
+//! the merged PG.
 //!
 //! # Clones that no head names
-//! When an administrator gives up a head that is lost (`recovery::lost`), its history goes with it, or becomes an older one; so then
-//! clones may be there that no history names, and a history may name clones that are not there. Nobody can see such a clone, nor
-//! say what it serves. So a trim then makes the two agree: clones that are not named go, and names of what is not there. One is
-//! put before all other requests on what was given up, so that no later write makes a clone of a name that is taken, and a
-//! walk follows when the PG is clean, for what was out of reach. Only then: at any other time a clone without a head is a copy's damage, and
-//! for a scrub to tell, not a reason to delete what other members have. A primary that fails between leaves such clones, too.
+//! When an administrator gives up a head that is lost (`recovery::lost`), its history goes with it,
+//! or becomes an older one; so then clones may be there that no history names, and a history may
+//! name clones that are not there. Nobody can see such a clone, nor say what it serves. So a trim
+//! then makes the two agree: clones that are not named go, and names of what is not there. One is
+//! put before all other requests on what was given up, so that no later write makes a clone of a
+//! name that is taken, and a walk follows when the PG is clean, for what was out of reach. Only
+//! then: at any other time a clone without a head is a copy's damage, and for a scrub to tell, not
+//! a reason to delete what other members have. A primary that fails between leaves such clones,
+//! too.
 //!
 //! # What it costs
-//! Each walk lists all names of the PG, and looks at the record of each object that has clones, also where these are of other snapshots. Whatever
-//! is removed before it begins goes in one walk. An index of the objects by snapshot would make it as long as what there is to do.
+//! Each walk lists all names of the PG, and looks at the record of each object that has clones,
+//! also where these are of other snapshots. Whatever is removed before it begins goes in one walk.
+//! An index of the objects by snapshot would make it as long as what there is to do.
 
 use crate::api::PgEffect;
 use crate::core::PgCore;
 use crate::exec::{
-    self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
+    self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta,
+    WritePlan,
 };
 use crate::pg::{Cx, Pg, Role};
 use crate::requests::{Own, Sound};
@@ -66,13 +76,13 @@ const AGAIN_MS: u64 = 60_000;
 pub(crate) struct Trim {
     /// Removed snapshots of which nothing is left.
     purged: SnapIntervals,
-    /// Those of which something may be left, by the map's set that was looked at last: there may be tens of thousands, and this is
-    /// asked with each map and each turn.
+    /// Those of which something may be left, by the map's set that was looked at last: there may be
+    /// tens of thousands, and this is asked with each map and each turn.
     due: SnapIntervals,
     looked: Option<Arc<SnapIntervals>>,
     walk: Option<Walk>,
-    /// Heads of which something was given up: there may be clones that they do not name, so a walk is due though nothing is to be
-    /// purged. Of other heads a disagreement is a copy's damage.
+    /// Heads of which something was given up: there may be clones that they do not name, so a walk
+    /// is due though nothing is to be purged. Of other heads a disagreement is a copy's damage.
     strays: BTreeSet<HObject>,
     /// The last walk had to leave something out, and when the next may begin.
     failed: bool,
@@ -140,8 +150,9 @@ pub(crate) fn doomed(state: &ObjectState, removed: &SnapIntervals) -> (Vec<u64>,
 }
 
 impl WritePlan {
-    /// Takes removed snapshots, and clones that are `absent`, out of the history of a head that is `base`; if there is a head. `clones`: those
-    /// that go, since they serve no other snapshot or are not named at all, as they are stored.
+    /// Takes removed snapshots, and clones that are `absent`, out of the history of a head that is
+    /// `base`; if there is a head. `clones`: those that go, since they serve no other snapshot or
+    /// are not named at all, as they are stored.
     pub(crate) fn of_trim(
         head: &HObject,
         base: &ObjectState,
@@ -157,8 +168,10 @@ impl WritePlan {
             if absent.contains(&c.id) {
                 return Some(Vec::new());
             }
-            let kept: Vec<u64> = c.snaps.iter().copied().filter(|s| !removed.contains(*s)).collect();
-            // More may have to go than are deleted now: those keep their snapshots until it is their turn.
+            let kept: Vec<u64> =
+                c.snaps.iter().copied().filter(|s| !removed.contains(*s)).collect();
+            // More may have to go than are deleted now: those keep their snapshots until it is
+            // their turn.
             (!kept.is_empty() || going.contains(&c.id)).then_some(kept)
         });
         let omap = |s: &ObjectState| i64::from(s.info.has(ObjectInfo::OMAP));
@@ -166,7 +179,12 @@ impl WritePlan {
             object,
             ops: vec![ObjectOp::Remove],
             size_before: state.info.size,
-            stats: StatDelta { objects: -1, clones: -1, omap_objects: -omap(&state), ..StatDelta::default() },
+            stats: StatDelta {
+                objects: -1,
+                clones: -1,
+                omap_objects: -omap(&state),
+                ..StatDelta::default()
+            },
             state,
             source: None,
             frozen: true,
@@ -175,7 +193,8 @@ impl WritePlan {
             user_version: None,
         };
         // What the history names and nobody has needs no entry.
-        let mut changes: Vec<Change> = clones.into_iter().filter(|(_, s)| s.exists).map(deleted).collect();
+        let mut changes: Vec<Change> =
+            clones.into_iter().filter(|(_, s)| s.exists).map(deleted).collect();
         if !base.exists {
             return Self { changes };
         }
@@ -193,7 +212,8 @@ impl WritePlan {
         if delete {
             ops.push(ObjectOp::Remove);
         } else {
-            // A store that is short of room for metadata takes nothing that only sets an attribute, and a trim makes room.
+            // A store that is short of room for metadata takes nothing that only sets an attribute,
+            // and a trim makes room.
             ops.push(ObjectOp::RmAttr(SNAPSET_ATTR.into()));
             super::plan::set_history(&mut ops, &set);
         }
@@ -214,10 +234,15 @@ impl WritePlan {
     }
 }
 
-/// The next map names other removed snapshots: those that it names no more are purged. Whoever writes under an old context
-/// may name them still, and is not to make clones that nobody would look for. Who joins later, or is started anew, has not seen it: then such a
-/// clone stays until its snapshot is removed once more.
-pub(crate) fn note_purged(core: &mut PgCore, before: &Arc<SnapIntervals>, after: &Arc<SnapIntervals>) {
+/// The next map names other removed snapshots: those that it names no more are purged. Whoever
+/// writes under an old context may name them still, and is not to make clones that nobody would
+/// look for. Who joins later, or is started anew, has not seen it: then such a clone stays until
+/// its snapshot is removed once more.
+pub(crate) fn note_purged(
+    core: &mut PgCore,
+    before: &Arc<SnapIntervals>,
+    after: &Arc<SnapIntervals>,
+) {
     if Arc::ptr_eq(before, after) {
         return;
     }
@@ -232,7 +257,8 @@ pub(crate) fn note_purged(core: &mut PgCore, before: &Arc<SnapIntervals>, after:
 }
 
 impl Pg {
-    /// The map may have changed, or what the PG is: begins a walk if there is something to be purged, ends one that may not go on.
+    /// The map may have changed, or what the PG is: begins a walk if there is something to be
+    /// purged, ends one that may not go on.
     pub(crate) fn look_for_trims(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let Some(pool) = &view.pool else { return };
@@ -265,7 +291,14 @@ impl Pg {
         if may && cx.now.mono_ms >= t.again_ms {
             t.again_ms = 0;
             let targets = t.due.clone();
-            t.walk = Some(Walk { number, targets, from, open: BTreeSet::new(), begun: false, failed: false });
+            t.walk = Some(Walk {
+                number,
+                targets,
+                from,
+                open: BTreeSet::new(),
+                begun: false,
+                failed: false,
+            });
             cx.out.extend([PgEffect::StateChanged, PgEffect::WantTurn]);
         }
     }
@@ -348,8 +381,8 @@ impl Pg {
         self.look_for_trims(cx);
     }
 
-    /// A request of the walk `number` has ended: nothing is left to be trimmed in its object, durably and everywhere, or it could
-    /// not be trimmed.
+    /// A request of the walk `number` has ended: nothing is left to be trimmed in its object,
+    /// durably and everywhere, or it could not be trimmed.
     pub(crate) fn trimmed(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(w) = a.trim.walk.as_mut().filter(|w| w.number == number) else { return };
@@ -359,7 +392,8 @@ impl Pg {
         }
     }
 
-    /// Trims an object: it is the first request's turn, which is our own. False if it waits for something to be read.
+    /// Trims an object: it is the first request's turn, which is our own. False if it waits for
+    /// something to be read.
     pub(crate) fn trim_first(&mut self, object: &HObject, number: u64, cx: &mut Cx<'_>) -> bool {
         let Some(pool) = self.core.view.as_ref().and_then(|v| v.pool.clone()) else { return false };
         let Some((id, state, inflight)) = self.requests.first_of(object) else { return false };
@@ -373,8 +407,10 @@ impl Pg {
         #[cfg(feature = "plant-bugs")]
         let removed = if planted!(self.core.cfg, TrimTakesMore) { &up_to_newest } else { removed };
         let (mut going, changes) = doomed(&state, removed);
-        let mends = number == NO_WALK || self.active().is_some_and(|a| a.trim.strays.contains(object));
-        let found = if mends { self.disagreement(object, &state, cx) } else { Ok(Default::default()) };
+        let mends =
+            number == NO_WALK || self.active().is_some_and(|a| a.trim.strays.contains(object));
+        let found =
+            if mends { self.disagreement(object, &state, cx) } else { Ok(Default::default()) };
         let (strays, absent) = match found {
             Ok(found) => found,
             Err(error) => {
@@ -383,22 +419,25 @@ impl Pg {
             }
         };
         if !changes && strays.is_empty() && absent.is_empty() {
-            // What an earlier request has trimmed counts when it is durable: the last commit comes back here. Where there is no
-            // head it comes back to the clones that went.
+            // What an earlier request has trimmed counts when it is durable: the last commit comes
+            // back here. Where there is no head it comes back to the clones that went.
             let done = state.exists || !self.requests.writes_of_family(object);
             return inflight == 0 && self.trim_ends(object, number, done, cx);
         }
         if !strays.is_empty() || !absent.is_empty() {
-            tracing::warn!(pg = %self.core.id, %object, ?strays, ?absent, "its history and its clones are made to agree");
+            tracing::warn!(pg = %self.core.id, %object, ?strays, ?absent, "its history and its \
+                clones are made to agree");
             going.extend(strays);
             going.truncate(CLONES);
         }
-        let mut used: Vec<_> = state.exists.then(|| (object.clone(), state.info.version)).into_iter().collect();
+        let mut used: Vec<_> =
+            state.exists.then(|| (object.clone(), state.info.version)).into_iter().collect();
         let mut clones = Vec::with_capacity(going.len());
         for snap in going {
             let clone = HObject { snap, ..object.clone() };
-            // No client waits for one that is not whole: it is tried again when the PG is. Of what was given up they do wait: a write
-            // would make a clone of a name that is taken. Recovery comes back here.
+            // No client waits for one that is not whole: it is tried again when the PG is. Of what
+            // was given up they do wait: a write would make a clone of a name that is taken.
+            // Recovery comes back here.
             if self.must_recover_first(&clone, true, cx) {
                 if number == NO_WALK {
                     self.back_off_object(object, &clone, cx);
@@ -413,7 +452,8 @@ impl Pg {
                 }
                 Err(ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
                 Err(error) => {
-                    tracing::error!(pg = %self.core.id, %clone, %error, "load a clone to be trimmed");
+                    tracing::error!(pg = %self.core.id, %clone, %error, "load a clone to be \
+                        trimmed");
                     self.heal(&clone, EVersion::default(), cx);
                     return self.trim_ends(object, number, false, cx);
                 }
@@ -429,7 +469,11 @@ impl Pg {
             return false;
         };
         #[cfg(feature = "plant-bugs")]
-        let state = if planted!(self.core.cfg, TrimOverlapKept) { all_shared(state, &clones) } else { state };
+        let state = if planted!(self.core.cfg, TrimOverlapKept) {
+            all_shared(state, &clones)
+        } else {
+            state
+        };
         let plan = WritePlan::of_trim(object, &state, removed, &absent, clones);
         let outcome = Outcome {
             result: 0,
@@ -444,7 +488,8 @@ impl Pg {
         true
     }
 
-    /// Clones that are there and that a head, which is `state`, does not name; and those that it names and that are not there.
+    /// Clones that are there and that a head, which is `state`, does not name; and those that it
+    /// names and that are not there.
     ///
     /// # Errors
     /// Those of [`crate::exec::ObjectReader::list`].
@@ -459,7 +504,9 @@ impl Pg {
         let stored = cx.reader.list(&from, head, most)?;
         let listed_to = stored.last().filter(|_| stored.len() == most).map_or(u64::MAX, |o| o.snap);
         let mut there: BTreeSet<u64> = stored.into_iter().map(|o| o.snap).collect();
-        there.extend(self.core.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap));
+        there.extend(
+            self.core.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap),
+        );
         let named: BTreeSet<u64> = clones.iter().map(|c| c.id).collect();
         let absent = named.difference(&there).copied().filter(|id| *id <= listed_to);
         Ok((there.difference(&named).copied().collect(), absent.collect()))
@@ -468,7 +515,8 @@ impl Pg {
     /// The first request on an object, our own, ends without a write.
     fn trim_ends(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) -> bool {
         drop(self.requests.take_first(object));
-        // No write and no answer follows that would do it: a walk with nothing to do would keep all it has looked at.
+        // No write and no answer follows that would do it: a walk with nothing to do would keep all
+        // it has looked at.
         self.requests.evict(self.core.cfg.contexts);
         self.trimmed(object, number, done, cx);
         true
@@ -479,7 +527,12 @@ impl Pg {
 #[cfg(feature = "plant-bugs")]
 fn all_shared(mut state: ObjectState, going: &[(HObject, ObjectState)]) -> ObjectState {
     let goes = |id: u64| going.iter().any(|(o, _)| o.snap == id);
-    state.snapset.clones.iter_mut().filter(|c| goes(c.id)).for_each(|c| c.overlap = vec![(0, u64::MAX)]);
+    state
+        .snapset
+        .clones
+        .iter_mut()
+        .filter(|c| goes(c.id))
+        .for_each(|c| c.overlap = vec![(0, u64::MAX)]);
     state
 }
 

@@ -1,38 +1,50 @@
-//! What of watches and notifications is not stored: who can be told something, until when, and what was told.
+//! What of watches and notifications is not stored: who can be told something, until when, and what
+//! was told.
 //!
-//! Who watches an object is stored with it ([`exec::Watcher`](crate::exec::Watcher)) and changed by writes like any other.
-//! This module keeps, at the primary and in memory, what goes with that: the connection by which each watch is reached, the time
-//! at which it ends, and the notifications under way. `exec` gives what an op means for them ([`WatchEffect`]); it is carried out when
-//! the request is answered, so a watch is reached from the moment on in which its client may count on it, and not before it is durable.
+//! Who watches an object is stored with it ([`exec::Watcher`](crate::exec::Watcher)) and changed by
+//! writes like any other. This module keeps, at the primary and in memory, what goes with that: the
+//! connection by which each watch is reached, the time at which it ends, and the notifications
+//! under way. `exec` gives what an op means for them ([`WatchEffect`]); it is carried out when the
+//! request is answered, so a watch is reached from the moment on in which its client may count on
+//! it, and not before it is durable.
 //!
 //! # When what is known
-//! An object's watches are known from the first request on that is executed on it in an interval ([`Pg::know_watches`]); as in Ceph nobody
-//! looks for them before. They begin unconnected, with all of their time, so the watches of a client that is gone end one timeout
-//! after somebody asks for the object. What is stored is followed: a watch that is known and not stored any more ends, one that is stored
-//! and not known begins. So what is here may be lost at any time (and is, when the primary changes or the PG is split or merged), and
-//! costs nothing but the time by which a dead client's watch is kept longer. While the primary stays, it is kept beyond the
-//! interval: a client need not see that one ended, and would not connect again.
+//! An object's watches are known from the first request on that is executed on it in an interval
+//! ([`Pg::know_watches`]); as in Ceph nobody looks for them before. They begin unconnected, with
+//! all of their time, so the watches of a client that is gone end one timeout after somebody asks
+//! for the object. What is stored is followed: a watch that is known and not stored any more ends,
+//! one that is stored and not known begins. So what is here may be lost at any time (and is, when
+//! the primary changes or the PG is split or merged), and costs nothing but the time by which a
+//! dead client's watch is kept longer. While the primary stays, it is kept beyond the interval: a
+//! client need not see that one ended, and would not connect again.
 //!
 //! # Why no watch that its client counts on misses a notification
-//! A client counts on its watch while pings are answered. A ping is answered only by the connection that the watch is
-//! reached by; like any read it is executed after all earlier changes of the object are durable, and under a read lease. A notification is a read, too.
-//! So at the time of a ping that is answered well no newer primary exists that could have begun a notification, every notification that
-//! was begun here before was sent by this connection or is still under way, and every one that begins later, here or elsewhere, finds the
-//! watch stored and waits for it: until it is answered, its time is over (then the notifier is told who did not answer), or the
-//! watch has ended, which a client hears by the next ping. A watch that is connected again is told what is under way.
+//! A client counts on its watch while pings are answered. A ping is answered only by the connection
+//! that the watch is reached by; like any read it is executed after all earlier changes of the
+//! object are durable, and under a read lease. A notification is a read, too. So at the time of a
+//! ping that is answered well no newer primary exists that could have begun a notification, every
+//! notification that was begun here before was sent by this connection or is still under way, and
+//! every one that begins later, here or elsewhere, finds the watch stored and waits for it: until
+//! it is answered, its time is over (then the notifier is told who did not answer), or the watch
+//! has ended, which a client hears by the next ping. A watch that is connected again is told what
+//! is under way.
 //!
 //! # Time
-//! A PG that knows of a watch or a notification is ticked ([`Pg::wants_tick`]); it then does what is due, if it serves. That notifications'
-//! time is over it says only under a read lease.
+//! A PG that knows of a watch or a notification is ticked ([`Pg::wants_tick`]); it then does what
+//! is due, if it serves. That notifications' time is over it says only under a read lease.
 //!
-//! The time of a watch runs while its client can ping. Requests for a PG that does not serve, or for an object that cannot be had,
-//! wait, or their client is told to hold them ([`crate::backoff`]). So all watches begin their time anew when the PG begins to serve,
-//! as in Ceph, and those of an object while clients are told to hold what they have for it, and when they are told to go on.
+//! The time of a watch runs while its client can ping. Requests for a PG that does not serve, or
+//! for an object that cannot be had, wait, or their client is told to hold them
+//! ([`crate::backoff`]). So all watches begin their time anew when the PG begins to serve, as in
+//! Ceph, and those of an object while clients are told to hold what they have for it, and when they
+//! are told to go on.
 //!
 //! # Bounds
-//! Watches of an object: [`Limits::max_watchers`](crate::exec::Limits::max_watchers). Notifications: [`notify::NOTIFIES`] in a PG, [`notify::NOTIFIES_EACH`] of one
-//! connection, [`notify::NOTIFY_BYTES`] of payloads and answers in a PG; what would be more is refused with EBUSY. A notification whose notifier's
-//! connection is gone is given up: nobody is left who could be told how it ended, and a client that comes again notifies again.
+//! Watches of an object: [`Limits::max_watchers`](crate::exec::Limits::max_watchers).
+//! Notifications: [`notify::NOTIFIES`] in a PG, [`notify::NOTIFIES_EACH`] of one connection,
+//! [`notify::NOTIFY_BYTES`] of payloads and answers in a PG; what would be more is refused with
+//! EBUSY. A notification whose notifier's connection is gone is given up: nobody is left who could
+//! be told how it ended, and a client that comes again notifies again.
 
 mod notify;
 #[cfg(test)]
@@ -150,7 +162,8 @@ impl Watches {
 
     /// Is a watch, or a notification, of this connection here?
     pub fn minds(&self, conn: ConnId) -> bool {
-        self.objects.values().any(|o| o.watches.values().any(|w| w.conn == Some(conn))) || self.notifies.are_of(conn)
+        self.objects.values().any(|o| o.watches.values().any(|w| w.conn == Some(conn)))
+            || self.notifies.are_of(conn)
     }
 
     /// Others lead now, or the PG has other objects: what is known is of no use.
@@ -172,7 +185,12 @@ impl Watches {
     }
 
     /// Forgets a watch; what waited for its answer does so no longer.
-    fn forget(&mut self, object: &HObject, key: WatchKey, out: &mut Vec<PgEffect>) -> Option<Watch> {
+    fn forget(
+        &mut self,
+        object: &HObject,
+        key: WatchKey,
+        out: &mut Vec<PgEffect>,
+    ) -> Option<Watch> {
         let watched = self.objects.get_mut(object)?;
         let watch = watched.watches.remove(&key)?;
         if watched.watches.is_empty() {
@@ -193,7 +211,8 @@ impl Watches {
         let watched = self.objects.entry(object.clone()).or_default();
         watched.unsure = false;
         let is_stored = |key: &WatchKey| stored.iter().any(|w| w.key() == *key);
-        let gone: Vec<WatchKey> = watched.watches.keys().filter(|k| !is_stored(k)).copied().collect();
+        let gone: Vec<WatchKey> =
+            watched.watches.keys().filter(|k| !is_stored(k)).copied().collect();
         for w in stored {
             watched.watches.entry(w.key()).or_insert_with(|| Watch::new(w, now_ms));
         }
@@ -224,14 +243,21 @@ impl Watches {
         }
         if before != watch.conn && conn != 0 {
             for id in &watch.owes {
-                out.extend(self.notifies.told(*id, w.cookie).map(|m| PgEffect::Tell(conn, Box::new(m))));
+                out.extend(
+                    self.notifies.told(*id, w.cookie).map(|m| PgEffect::Tell(conn, Box::new(m))),
+                );
             }
         }
     }
 
     /// A connection is gone.
     pub fn closed(&mut self, conn: ConnId, now_ms: u64) {
-        for w in self.objects.values_mut().flat_map(|o| o.watches.values_mut()).filter(|w| w.conn == Some(conn)) {
+        for w in self
+            .objects
+            .values_mut()
+            .flat_map(|o| o.watches.values_mut())
+            .filter(|w| w.conn == Some(conn))
+        {
             w.conn = None;
             if !w.pings {
                 w.renew(now_ms);
@@ -276,10 +302,12 @@ impl Watches {
         }
     }
 
-    /// Clients could not ping their watches, of this object or (`None`) of any: these have all of their time again. `connected`: only
-    /// those whose clients are connected; nobody else was kept from pinging.
+    /// Clients could not ping their watches, of this object or (`None`) of any: these have all of
+    /// their time again. `connected`: only those whose clients are connected; nobody else was kept
+    /// from pinging.
     pub fn renew(&mut self, object: Option<&HObject>, connected: bool, now_ms: u64) {
-        let those = self.objects.iter_mut().filter(|(o, _)| object.is_none_or(|object| *o == object));
+        let those =
+            self.objects.iter_mut().filter(|(o, _)| object.is_none_or(|object| *o == object));
         let watches = those.flat_map(|(_, of)| of.watches.values_mut());
         for w in watches.filter(|w| !connected || w.conn.is_some()) {
             // One that lasts as long as its connection is not to end earlier.
@@ -319,14 +347,18 @@ impl Watches {
 
     /// Watches that are to go, and are not going yet.
     fn due(&self, now_ms: u64, view: &MapView) -> Vec<(HObject, WatchKey)> {
-        let all = self.objects.iter().flat_map(|(o, of)| of.watches.iter().map(move |(k, w)| (o, k, w)));
+        let all =
+            self.objects.iter().flat_map(|(o, of)| of.watches.iter().map(move |(k, w)| (o, k, w)));
         let due = all.filter(|(_, _, w)| !w.leaving && w.is_due(now_ms, view));
         due.map(|(o, k, _)| (o.clone(), *k)).collect()
     }
 
     /// Is this watch to go?
     pub fn is_due(&self, object: &HObject, key: WatchKey, now_ms: u64, view: &MapView) -> bool {
-        self.objects.get(object).and_then(|o| o.watches.get(&key)).is_some_and(|w| w.is_due(now_ms, view))
+        self.objects
+            .get(object)
+            .and_then(|o| o.watches.get(&key))
+            .is_some_and(|w| w.is_due(now_ms, view))
     }
 
     /// Nothing to be told to anybody, and nothing whose time could be over?
@@ -369,7 +401,12 @@ impl Pg {
     }
 
     /// A request begins a change by which watches will be connected: they do not end meanwhile.
-    pub(crate) fn watches_planned(&mut self, object: &HObject, effects: &[WatchEffect], cx: &Cx<'_>) {
+    pub(crate) fn watches_planned(
+        &mut self,
+        object: &HObject,
+        effects: &[WatchEffect],
+        cx: &Cx<'_>,
+    ) {
         for e in effects {
             match e {
                 WatchEffect::Connect { watcher, .. } => {
@@ -383,7 +420,8 @@ impl Pg {
         }
     }
 
-    /// Carries out what a request that has been answered means for watches. `version` is the object's user version.
+    /// Carries out what a request that has been answered means for watches. `version` is the
+    /// object's user version.
     pub(crate) fn watch_effects(
         &mut self,
         object: &HObject,
@@ -405,7 +443,11 @@ impl Pg {
                 }
                 WatchEffect::Ended { key, tell } => {
                     let gone = self.watches.forget(object, *key, cx.out);
-                    cx.out.extend(gone.and_then(|w| w.conn).filter(|_| *tell).map(|conn| disconnected(conn, key.0)));
+                    cx.out.extend(
+                        gone.and_then(|w| w.conn)
+                            .filter(|_| *tell)
+                            .map(|conn| disconnected(conn, key.0)),
+                    );
                 }
                 // Nobody is left to be told what came of it.
                 WatchEffect::Notify { .. } if who.conn == 0 => {}
@@ -453,8 +495,15 @@ impl Pg {
         self.remove_due(cx);
     }
 
-    /// A watch that was to be removed need not be: its client is there again, or it is not stored any more.
-    pub(crate) fn watch_stays(&mut self, object: &HObject, key: WatchKey, stored: bool, cx: &mut Cx<'_>) {
+    /// A watch that was to be removed need not be: its client is there again, or it is not stored
+    /// any more.
+    pub(crate) fn watch_stays(
+        &mut self,
+        object: &HObject,
+        key: WatchKey,
+        stored: bool,
+        cx: &mut Cx<'_>,
+    ) {
         if !stored {
             let gone = self.watches.forget(object, key, cx.out);
             cx.out.extend(gone.and_then(|w| w.conn).map(|conn| disconnected(conn, key.0)));
@@ -470,7 +519,8 @@ impl Pg {
         }
     }
 
-    /// The answer to a request for watches was lost, and is said again: they are connected by the connection that asks now.
+    /// The answer to a request for watches was lost, and is said again: they are connected by the
+    /// connection that asks now.
     pub(crate) fn connect_again(
         &mut self,
         object: &HObject,
@@ -490,14 +540,15 @@ impl Pg {
         self.watch_effects(object, &effects, who, 0, cx);
     }
 
-    /// Begins to remove the watches whose time is over, and those of clients that are shut out: by a request of our own,
-    /// that takes its turn like others'.
+    /// Begins to remove the watches whose time is over, and those of clients that are shut out: by
+    /// a request of our own, that takes its turn like others'.
     fn remove_due(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone().filter(|_| self.serves()) else { return };
         for (object, key) in self.watches.due(cx.now.mono_ms, &view) {
             let Some(w) = self.watches.watch(&object, key) else { continue };
             w.leaving = true;
-            tracing::debug!(pg = %self.core.id, %object, client = %key.1, cookie = key.0, "a watch ends");
+            tracing::debug!(pg = %self.core.id, %object, client = %key.1, cookie = key.0, "a watch \
+                ends");
             let unwatch = vec![OsdOp::watch(key.0, watch::UNWATCH, 0, 0)];
             let whose = ReqId { name: key.1, ..ReqId::default() };
             self.enqueue_own(&object, unwatch, whose, Own::Unwatch(key));

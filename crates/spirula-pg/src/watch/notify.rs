@@ -112,14 +112,16 @@ impl Notifies {
         (self.last + 1).max(u64::from(epoch) << 32)
     }
 
-    /// This number is given out, though its notification begins only when what it came with is written.
+    /// This number is given out, though its notification begins only when what it came with is
+    /// written.
     pub fn planned(&mut self, id: u64) {
         self.last = self.last.max(id);
     }
 
     pub fn room(&self, conn: ConnId) -> (usize, usize) {
         let of_it = self.all.values().filter(|n| n.begun.conn == conn).count();
-        let number = NOTIFIES.saturating_sub(self.all.len()).min(NOTIFIES_EACH.saturating_sub(of_it));
+        let number =
+            NOTIFIES.saturating_sub(self.all.len()).min(NOTIFIES_EACH.saturating_sub(of_it));
         (number, NOTIFY_BYTES.saturating_sub(self.bytes))
     }
 
@@ -127,7 +129,13 @@ impl Notifies {
         self.all.values().any(|n| n.begun.conn == conn)
     }
 
-    pub fn begin(&mut self, object: &HObject, begun: Begun, waiting: BTreeSet<WatchKey>, ends_ms: u64) {
+    pub fn begin(
+        &mut self,
+        object: &HObject,
+        begun: Begun,
+        waiting: BTreeSet<WatchKey>,
+        ends_ms: u64,
+    ) {
         self.last = self.last.max(begun.id);
         self.bytes += begun.payload.len();
         let n = Notify { object: object.clone(), waiting, replies: Vec::new(), ends_ms, begun };
@@ -174,13 +182,15 @@ impl Notifies {
 
     /// A connection is gone, and with it those who wanted to hear of these.
     pub fn closed(&mut self, conn: ConnId) -> Vec<GivenUp> {
-        let its: Vec<u64> = self.all.iter().filter(|(_, n)| n.begun.conn == conn).map(|(id, _)| *id).collect();
+        let its: Vec<u64> =
+            self.all.iter().filter(|(_, n)| n.begun.conn == conn).map(|(id, _)| *id).collect();
         its.into_iter().filter_map(|id| self.take(id).map(|n| (id, n.object, n.waiting))).collect()
     }
 
     /// Those whose time is over end.
     pub fn time_out(&mut self, now_ms: u64, out: &mut Vec<PgEffect>) -> Vec<GivenUp> {
-        let over: Vec<u64> = self.all.iter().filter(|(_, n)| n.ends_ms <= now_ms).map(|(id, _)| *id).collect();
+        let over: Vec<u64> =
+            self.all.iter().filter(|(_, n)| n.ends_ms <= now_ms).map(|(id, _)| *id).collect();
         let mut given_up = Vec::with_capacity(over.len());
         for id in over {
             let Some(n) = self.take(id) else { continue };

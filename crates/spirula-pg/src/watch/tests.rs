@@ -11,7 +11,15 @@ fn watcher(cookie: u64, timeout: u32) -> Watcher {
 }
 
 fn begun(id: u64, conn: ConnId, timeout: u32) -> notify::Begun {
-    notify::Begun { id, conn, client: 9, cookie: 77, version: 3, payload: Bytes::from_static(b"p"), timeout }
+    notify::Begun {
+        id,
+        conn,
+        client: 9,
+        cookie: 77,
+        version: 3,
+        payload: Bytes::from_static(b"p"),
+        timeout,
+    }
 }
 
 /// What was told, shortly: connection, opcode, cookie, result and data's length.
@@ -97,7 +105,11 @@ fn a_watch_ends_when_its_client_is_silent_for_its_time() {
     assert_eq!(w.due(30_999, &view), none);
     assert_eq!(w.due(31_000, &view), [(o.clone(), (1, NAME))], "connected, but it pings no more");
     w.closed(10, 40_000);
-    assert_eq!(w.due(69_999, &view).len(), 1, "the other has time from the end of its connection on");
+    assert_eq!(
+        w.due(69_999, &view).len(),
+        1,
+        "the other has time from the end of its connection on"
+    );
     assert_eq!(w.due(70_000, &view).len(), 2);
     // A new primary knows them from what is stored, and gives them all their time.
     let mut next = Watches::default();
@@ -111,8 +123,10 @@ fn clients_that_are_shut_out_watch_no_longer() {
     let (mut w, o, mut out) = (Watches::default(), object("o"), Vec::new());
     let addr = EntityAddr { kind: EntityAddr::KIND_ANY, nonce: 7, addr: "10.0.0.1:0".parse().ok() };
     w.connect(&o, &Watcher { addr, ..watcher(1, 30) }, true, 10, 0, &mut out);
-    let of =
-        |nonce| MapView { blocklist: std::sync::Arc::new([EntityAddr { nonce, ..addr }].into()), ..MapView::default() };
+    let of = |nonce| MapView {
+        blocklist: std::sync::Arc::new([EntityAddr { nonce, ..addr }].into()),
+        ..MapView::default()
+    };
     let due: Vec<usize> = [7, 8, 0].map(|nonce| w.due(0, &of(nonce)).len()).to_vec();
     assert_eq!(due, [1, 0, 1], "it, another, and all of its host");
 }
@@ -131,10 +145,17 @@ fn what_is_stored_is_followed() {
     assert!(told(&mut out).is_empty(), "sure");
     w.leave_role();
     w.know(&o, &[watcher(1, 30), watcher(3, 30)], 0, &mut out);
-    assert_eq!(told(&mut out), [(50, 2, 77, 0, 28), (10, 3, 2, 0, 0)], "the notification has nobody to wait for");
+    assert_eq!(
+        told(&mut out),
+        [(50, 2, 77, 0, 28), (10, 3, 2, 0, 0)],
+        "the notification has nobody to wait for"
+    );
     let there = |c| w.of(&o).unwrap().watches.contains_key(&(c, NAME));
     assert_eq!([1, 2, 3].map(there), [true, false, true]);
-    assert!(w.of(&o).unwrap().is_connected((1, NAME), 10), "the primary has stayed, and so has the connection");
+    assert!(
+        w.of(&o).unwrap().is_connected((1, NAME), 10),
+        "the primary has stayed, and so has the connection"
+    );
     w.leave_role();
     w.know(&o, &[], 0, &mut out);
     assert!(w.of(&o).is_none());

@@ -1,8 +1,8 @@
 //! From what a write does to objects to what each member is given of it.
 //!
-//! In a replicated pool all members get the same. In an erasure-coded one each gets its shard, and beside it what keeps the
-//! shard as it was ([`crate::erasure`]): what must be read first, how stripes are cut, what is kept to take a write back and
-//! when that goes is known there alone.
+//! In a replicated pool all members get the same. In an erasure-coded one each gets its shard, and
+//! beside it what keeps the shard as it was ([`crate::erasure`]): what must be read first, how
+//! stripes are cut, what is kept to take a write back and when that goes is known there alone.
 
 use crate::erasure::stripe::{Piece, Stripes};
 use crate::erasure::{Shape, write as erasure};
@@ -27,7 +27,8 @@ pub(crate) enum Backend {
 pub(crate) struct Parts {
     /// For each entry, what a member is given that gets its change.
     pub given: Vec<Given>,
-    /// The updates of objects, in the order of the entries: for every member the same, or for each shard its own.
+    /// The updates of objects, in the order of the entries: for every member the same, or for each
+    /// shard its own.
     updates: Vec<Vec<ObjectUpdate>>,
 }
 
@@ -69,13 +70,16 @@ pub(crate) fn share_of(write: &Stamped) -> Share {
         EntryKind::Nothing => Share::Entry,
         EntryKind::Delete => Share::Whole,
         EntryKind::Modify if write.entry.prior == EVersion::default() => Share::Whole,
-        EntryKind::Modify if write.source.is_some() || write.ops.contains(&ObjectOp::Remove) => Share::Whole,
+        EntryKind::Modify if write.source.is_some() || write.ops.contains(&ObjectOp::Remove) => {
+            Share::Whole
+        }
         EntryKind::Modify => Share::Merged,
     }
 }
 
 impl Backend {
-    /// What must still be read for a request, other than what the store's reader says: stripes of the object that it reads.
+    /// What must still be read for a request, other than what the store's reader says: stripes of
+    /// the object that it reads.
     pub fn lacks(self, outcome: &Result<Outcome, Pause>, pieces: &[Piece]) -> Option<Stripes> {
         match self {
             Self::Replicated => None,
@@ -97,11 +101,14 @@ impl Backend {
 
 /// Everything for everybody.
 pub(crate) fn whole(writes: &mut [Stamped]) -> Parts {
-    let given =
-        writes.iter().map(|w| Given { share: share_of(w), updates: u32::from(w.entry.kind != EntryKind::Nothing) });
+    let given = writes.iter().map(|w| Given {
+        share: share_of(w),
+        updates: u32::from(w.entry.kind != EntryKind::Nothing),
+    });
     let given = given.collect();
     let changed = writes.iter_mut().filter(|w| w.entry.kind != EntryKind::Nothing);
-    let updates =
-        changed.map(|w| ObjectUpdate { object: w.entry.object.clone(), ops: std::mem::take(&mut w.ops) }).collect();
+    let updates = changed
+        .map(|w| ObjectUpdate { object: w.entry.object.clone(), ops: std::mem::take(&mut w.ops) })
+        .collect();
     Parts::same(given, updates)
 }

@@ -1,4 +1,5 @@
-//! Writes that are not durable everywhere: who has made what durable, and the answers when all have.
+//! Writes that are not durable everywhere: who has made what durable, and the answers when all
+//! have.
 
 use crate::api::{ConnId, OpId, PgEffect};
 use crate::exec::WatchEffect;

@@ -18,13 +18,17 @@ fn updates_of(w: &PgWrite) -> Result<Vec<ObjectUpdate>, DecodeError> {
     let txn = Transaction::join(&w.header, &w.payload)?;
     let told: u64 = w.given.iter().map(|g| u64::from(g.updates)).sum();
     if !txn.meta.is_empty() || told != txn.objects.len() as u64 {
-        return Err(DecodeError::Value { what: "updates of a write", value: txn.objects.len() as i64 });
+        return Err(DecodeError::Value {
+            what: "updates of a write",
+            value: txn.objects.len() as i64,
+        });
     }
     Ok(txn.objects)
 }
 
-/// For each entry the object that its change is made from, if it is made from another: by a clone that its updates begin
-/// with. (What an erasure-coded PG keeps to take an entry back has another name.)
+/// For each entry the object that its change is made from, if it is made from another: by a clone
+/// that its updates begin with. (What an erasure-coded PG keeps to take an entry back has another
+/// name.)
 fn sources_of(w: &PgWrite, updates: &[ObjectUpdate]) -> Vec<Option<HObject>> {
     let mut updates = updates.iter();
     let source = |(e, given): (&Logged, &Given)| {
@@ -52,7 +56,12 @@ impl Pg {
 
     /// Says again what is durable here, unless that will be said when it is.
     pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
-        let ack = RepAck { pg: self.core.id, ends: self.core.ends(from), epoch: self.core.interval.since, version };
+        let ack = RepAck {
+            pg: self.core.id,
+            ends: self.core.ends(from),
+            epoch: self.core.interval.since,
+            version,
+        };
         let ack = After::Send(from, PeerMsg::Ack(ack));
         if !self.core.will(&ack) {
             self.when_durable(ack, cx);
@@ -64,9 +73,10 @@ impl Pg {
         let updates = match updates_of(&w) {
             Ok(updates) if self.core.info.is_some() => updates,
             bad => {
-                // Not applied, so not acknowledged: this copy takes no further part, and the primary
-                // hears that and peers anew.
-                tracing::error!(pg = %self.core.id, %from, error = ?bad.err(), "apply replicated write");
+                // Not applied, so not acknowledged: this copy takes no further part, and the
+                // primary hears that and peers anew.
+                tracing::error!(pg = %self.core.id, %from, error = ?bad.err(), "apply replicated \
+                    write");
                 self.leave_role(cx);
                 return self.notify(cx);
             }
@@ -74,11 +84,15 @@ impl Pg {
         // Before anything is changed: what must be read first comes back here.
         let mut spoilt: Vec<usize> = Vec::new();
         let sources = sources_of(&w, &updates);
-        for (i, ((e, given), source)) in w.record.entries.iter().zip(&w.given).zip(&sources).enumerate() {
+        for (i, ((e, given), source)) in
+            w.record.entries.iter().zip(&w.given).zip(&sources).enumerate()
+        {
             let can = match source {
                 Some(source) => {
-                    // What it must be is known where the same write changes it, too: a clone is made of the head before.
-                    let changed = w.record.entries.iter().map(|e| &e.entry).find(|e| e.object == *source);
+                    // What it must be is known where the same write changes it, too: a clone is
+                    // made of the head before.
+                    let changed =
+                        w.record.entries.iter().map(|e| &e.entry).find(|e| e.object == *source);
                     sound::can_make_from(&self.core, source, changed.map(|e| e.prior), cx.reader)
                 }
                 None => sound::can_merge(&self.core, &e.entry, given.share, cx.reader),
@@ -87,20 +101,30 @@ impl Pg {
                 Ok(true) => {}
                 Ok(false) => spoilt.push(i),
                 Err(ReadError::NotReady(what)) => {
-                    return self.mail.park(&mut self.core, from, PeerMsg::Write(w.clone()), what, cx);
+                    return self.mail.park(
+                        &mut self.core,
+                        from,
+                        PeerMsg::Write(w.clone()),
+                        what,
+                        cx,
+                    );
                 }
                 Err(error) => {
-                    tracing::error!(pg = %self.core.id, object = %e.entry.object, %error, "look at the shard under a write");
+                    tracing::error!(pg = %self.core.id, object = %e.entry.object, %error, "look at \
+                        the shard under a write");
                     spoilt.push(i);
                 }
             }
         }
-        // What is made from a bad copy is bad, too; and where what it is made from is not there, nothing is merged with it.
+        // What is made from a bad copy is bad, too; and where what it is made from is not there,
+        // nothing is merged with it.
         for (i, source) in sources.iter().enumerate() {
             let Some(source) = source else { continue };
-            let Some(j) = w.record.entries.iter().position(|e| e.entry.object == *source) else { continue };
-            let merged =
-                w.given.get(j).is_some_and(|g| g.share == Share::Merged) && !self.core.missing.contains(source);
+            let Some(j) = w.record.entries.iter().position(|e| e.entry.object == *source) else {
+                continue;
+            };
+            let merged = w.given.get(j).is_some_and(|g| g.share == Share::Merged)
+                && !self.core.missing.contains(source);
             if spoilt.contains(&j) {
                 spoilt.push(i);
             } else if spoilt.contains(&i) && merged {
@@ -114,12 +138,17 @@ impl Pg {
             let its = updates.by_ref().take(given.updates as usize);
             // A change that we do not get, and not because a backfill has not come so far.
             let reached = self.core.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
-            let withheld = entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
+            let withheld =
+                entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
             let mut takes = true;
-            // The second line of defence against a primary that errs about what is missing here; a bug
-            // planted there takes both away.
-            if (self.core.missing.contains(object) && !planted!(self.core.cfg, MissingStaleOnResume)) || withheld {
-                // The primary does not wait until we have the object, or has not heard yet that ours is bad.
+            // The second line of defence against a primary that errs about what is missing here; a
+            // bug planted there takes both away.
+            if (self.core.missing.contains(object)
+                && !planted!(self.core.cfg, MissingStaleOnResume))
+                || withheld
+            {
+                // The primary does not wait until we have the object, or has not heard yet that
+                // ours is bad.
                 if entry.kind == EntryKind::Delete {
                     self.core.missing.remove(object);
                 } else if entry.kind == EntryKind::Modify {
@@ -127,22 +156,38 @@ impl Pg {
                     // What would be made from an object that we lack is kept from us with it.
                     let family = self.core.missing.from(&object.family_start()).next();
                     let made_from = family.is_some_and(|(o, _)| o.is_of_same_object(object));
-                    let known = self.core.missing.written(object, entry.version, &entry.dirty, MissingItem::default);
+                    let known = self.core.missing.written(
+                        object,
+                        entry.version,
+                        &entry.dirty,
+                        MissingItem::default,
+                    );
                     if !known && !made_from {
-                        tracing::error!(pg = %self.core.id, %from, %object, "a change is kept from us that we do not lack");
+                        tracing::error!(pg = %self.core.id, %from, %object, "a change is kept from \
+                            us that we do not lack");
                     }
                     self.core.missing.withhold(object);
                 }
             }
             if spoilt.contains(&i) {
                 takes = false;
-                let tell = self.repairs.lack_change(&mut self.core, from, entry, cx.reader.bad_offset(object));
+                let tell = self.repairs.lack_change(
+                    &mut self.core,
+                    from,
+                    entry,
+                    cx.reader.bad_offset(object),
+                );
                 self.core.before_next(tell);
             }
             kept.extend(its.filter(|_| takes));
         }
         let txn = record::record_write(&mut self.core, &w.record, kept);
-        let ack = RepAck { pg: self.core.id, ends: self.core.ends(from), epoch: w.epoch, version: w.version() };
+        let ack = RepAck {
+            pg: self.core.id,
+            ends: self.core.ends(from),
+            epoch: w.epoch,
+            version: w.version(),
+        };
         self.core.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
     }
 }

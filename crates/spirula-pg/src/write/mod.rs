@@ -19,34 +19,41 @@
 //! | `inflight` | writes that are not durable everywhere; acknowledgements; answers |
 //!
 //! # A write
-//! Execution gives a plan of changes, of one object or of several. Each change becomes one entry, in order, and the last entry
-//! is the request's: its version is the write's, and its answer is remembered with it. All entries of a write travel in one
-//! message, are stored by one transaction, and are acknowledged together, so no log ends between them: a member takes a write
-//! that follows its newest entry, or none of it (`repeat`).
+//! Execution gives a plan of changes, of one object or of several. Each change becomes one entry,
+//! in order, and the last entry is the request's: its version is the write's, and its answer is
+//! remembered with it. All entries of a write travel in one message, are stored by one transaction,
+//! and are acknowledged together, so no log ends between them: a member takes a write that follows
+//! its newest entry, or none of it (`repeat`).
 //!
-//! The message says in types what the write means: entries, head, and how much of each change the member is given
-//! ([`Share`]). The updates of objects are passed on to the store unread. Primary and member differ in what comes before: the
-//! primary decides (versions, counts, how far the log is trimmed, how far all is rolled forward), a member looks whether its
-//! copy takes the change. Then both do the same (`record`), so both have the same log and head, in memory and in the store.
+//! The message says in types what the write means: entries, head, and how much of each change the
+//! member is given ([`Share`]). The updates of objects are passed on to the store unread. Primary
+//! and member differ in what comes before: the primary decides (versions, counts, how far the log
+//! is trimmed, how far all is rolled forward), a member looks whether its copy takes the change.
+//! Then both do the same (`record`), so both have the same log and head, in memory and in the
+//! store.
 //!
 //! # What is kept from a member
-//! A member that lacks an object, or whose backfill has not come to it, gets the entry alone. The primary knows which of the
-//! two it is, and so does the member, from how far it has been filled: before that point what does not come is lacking, and
-//! noted so, durably, with the entry. One that finds its own copy bad takes the entry, says so, and lacks the change.
+//! A member that lacks an object, or whose backfill has not come to it, gets the entry alone. The
+//! primary knows which of the two it is, and so does the member, from how far it has been filled:
+//! before that point what does not come is lacking, and noted so, durably, with the entry. One that
+//! finds its own copy bad takes the entry, says so, and lacks the change.
 //!
 //! # Why nothing is acknowledged early
-//! A request is answered when its last entry is durable here and every member in `replicas` has acknowledged it
-//! ([`Pg::advance`]); a member acknowledges when the transaction with the entries is durable, or was before. What a member does
-//! not get is missing there in the same transaction.
+//! A request is answered when its last entry is durable here and every member in `replicas` has
+//! acknowledged it ([`Pg::advance`]); a member acknowledges when the transaction with the entries
+//! is durable, or was before. What a member does not get is missing there in the same transaction.
 //!
 //! # What is made from another object
-//! A first write after a snapshot plans two changes, clone and head; a head may be rolled back to a clone. A change that is
-//! made from another object is kept from a member together with that object, and lacking there from then on. A backfill
-//! seldom stands between the two: a clone comes before its head in the order of objects and after all older clones, so what
-//! has not come to the one has not come to the other, and a head that was filled had its clones filled before. Only where a member
-//! has an old clone of the same name it may have come to that one alone. The member then sees that its head is not the one that the clone
-//! is made of ([`can_make_from`](crate::erasure::sound::can_make_from)), and lacks the clone; and while that old clone is
-//! removed there, writes of the object wait ([`Pg::must_recover_first`]), so that the removal does not take the new one.
+//! A first write after a snapshot plans two changes, clone and head; a head may be rolled back to a
+//! clone. A change that is made from another object is kept from a member together with that
+//! object, and lacking there from then on. A backfill seldom stands between the two: a clone comes
+//! before its head in the order of objects and after all older clones, so what has not come to the
+//! one has not come to the other, and a head that was filled had its clones filled before. Only
+//! where a member has an old clone of the same name it may have come to that one alone. The member
+//! then sees that its head is not the one that the clone is made of
+//! ([`can_make_from`](crate::erasure::sound::can_make_from)), and lacks the clone; and while that
+//! old clone is removed there, writes of the object wait ([`Pg::must_recover_first`]), so that the
+//! removal does not take the new one.
 
 pub(crate) mod backend;
 mod inflight;
@@ -108,10 +115,12 @@ fn withheld(
     (given.collect(), kept)
 }
 
-/// An object is made from another: a member that lacks that one, and is otherwise given all, lacks both from now on.
+/// An object is made from another: a member that lacks that one, and is otherwise given all, lacks
+/// both from now on.
 fn lack_with(active: &mut Active, source: HObject, object: &HObject, version: EVersion) {
     let lacks = |p: &PeerState| p.missing.contains(&source) && !p.missing.contains(object);
-    let whom: Vec<Peer> = active.peers.iter().filter(|(_, p)| lacks(p)).map(|(peer, _)| *peer).collect();
+    let whom: Vec<Peer> =
+        active.peers.iter().filter(|(_, p)| lacks(p)).map(|(peer, _)| *peer).collect();
     for peer in whom {
         if Pg::gets_object(active, peer, object)
             && let Some(p) = active.peers.get_mut(&peer)
@@ -166,7 +175,10 @@ impl Pg {
         };
         let mut writes = plan.stamp(stamp, object, user_version);
         if planted!(self.core.cfg, DirtyForgotten) {
-            writes.iter_mut().filter(|w| w.entry.dirty != Dirty::All).for_each(|w| w.entry.dirty = Dirty::nothing());
+            writes
+                .iter_mut()
+                .filter(|w| w.entry.dirty != Dirty::All)
+                .for_each(|w| w.entry.dirty = Dirty::nothing());
         }
         match self.core.backend().cut(&mut writes, pieces) {
             Ok(parts) => {
@@ -181,10 +193,17 @@ impl Pg {
     }
 
     /// Puts a write into the log, sends every other member its part, and answers when all have it.
-    pub(crate) fn commit(&mut self, writes: Vec<Stamped>, mut parts: Parts, answer: Answer, cx: &mut Cx<'_>) {
+    pub(crate) fn commit(
+        &mut self,
+        writes: Vec<Stamped>,
+        mut parts: Parts,
+        answer: Answer,
+        cx: &mut Cx<'_>,
+    ) {
         let missing_floor = missing_floor(&self.core);
         let (Role::Active(active), Some(info)) = (&mut self.role, &self.core.info) else {
-            // Only an active primary executes requests. The client sends this one again in the next interval.
+            // Only an active primary executes requests. The client sends this one again in the next
+            // interval.
             return invariant!(self.core, "a write without a role that writes");
         };
         let follows = info.last_update();
@@ -209,14 +228,18 @@ impl Pg {
                 if stats.clones < 0 && !planted!(self.core.cfg, ScrubKeepsTrimmed) {
                     self.scrub.trimmed(object);
                 }
-                active.recovery.note_written(object, (entry.kind == EntryKind::Modify).then_some(version));
+                active
+                    .recovery
+                    .note_written(object, (entry.kind == EntryKind::Modify).then_some(version));
             }
             self.requests.wrote(object, changed);
             for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
                 match entry.kind {
                     EntryKind::Delete => drop(p.missing.remove(object)),
                     EntryKind::Modify if planted!(self.core.cfg, WithheldForgotten) => {}
-                    EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty, MissingItem::default)),
+                    EntryKind::Modify => {
+                        drop(p.missing.written(object, version, &entry.dirty, MissingItem::default))
+                    }
                     EntryKind::Nothing => {}
                 }
             }
@@ -224,14 +247,23 @@ impl Pg {
             entries.push(Logged::new(entry));
         }
         // A PG that is not whole keeps more, so that members that come back need no backfill.
-        let keep =
-            if active.clean { self.core.cfg.log_keep } else { self.core.cfg.log_max.max(self.core.cfg.log_keep) };
+        let keep = if active.clean {
+            self.core.cfg.log_keep
+        } else {
+            self.core.cfg.log_max.max(self.core.cfg.log_keep)
+        };
         let floor = active.committed.min(missing_floor);
-        if let Some(to) = self.core.log.trim_point(keep, self.core.cfg.log_slack, self.core.cfg.log_bytes, floor) {
+        if let Some(to) =
+            self.core.log.trim_point(keep, self.core.cfg.log_slack, self.core.cfg.log_bytes, floor)
+        {
             head.log_tail = to;
         }
         if self.core.me.shard >= 0 {
-            let rolled = if planted!(self.core.cfg, RolledEarly) { head.last_update } else { active.committed };
+            let rolled = if planted!(self.core.cfg, RolledEarly) {
+                head.last_update
+            } else {
+                active.committed
+            };
             head.rolled = head.rolled.max(rolled);
         }
         let record = Arc::new(WriteRecord::new(head, entries));
@@ -244,8 +276,15 @@ impl Pg {
         self.requests.evict(self.core.cfg.contexts);
     }
 
-    /// Sends the newest write to the other members, and keeps what they were sent until all have it.
-    fn send_parts(&mut self, record: &Arc<WriteRecord>, parts: &Parts, follows: EVersion, cx: &mut Cx<'_>) {
+    /// Sends the newest write to the other members, and keeps what they were sent until all have
+    /// it.
+    fn send_parts(
+        &mut self,
+        record: &Arc<WriteRecord>,
+        parts: &Parts,
+        follows: EVersion,
+        cx: &mut Cx<'_>,
+    ) {
         let Role::Active(active) = &self.role else { return };
         let split = |updates: &[ObjectUpdate]| {
             let (header, payload) = Transaction::split_updates(updates);
@@ -257,14 +296,15 @@ impl Pg {
             let lacks = |o: &HObject| active.peers.get(to).is_some_and(|p| p.missing.contains(o));
             let gets = |o: &HObject| Self::gets_object(active, *to, o) && !lacks(o);
             let updates = parts.of(to.shard);
-            let (given, (header, payload)) = if !record.entries.iter().all(|e| gets(&e.entry.object)) {
-                let (given, updates) = withheld(record, &parts.given, updates, gets);
-                (given, split(&updates))
-            } else if parts.are_same() {
-                (parts.given.clone(), same.get_or_insert_with(|| split(updates)).clone())
-            } else {
-                (parts.given.clone(), split(updates))
-            };
+            let (given, (header, payload)) =
+                if !record.entries.iter().all(|e| gets(&e.entry.object)) {
+                    let (given, updates) = withheld(record, &parts.given, updates, gets);
+                    (given, split(&updates))
+                } else if parts.are_same() {
+                    (parts.given.clone(), same.get_or_insert_with(|| split(updates)).clone())
+                } else {
+                    (parts.given.clone(), split(updates))
+                };
             let w = PgWrite {
                 pg: self.core.id,
                 ends: self.core.ends(*to),
@@ -304,11 +344,23 @@ mod tests {
             let ops = vec![if delete { ObjectOp::Remove } else { ObjectOp::Truncate { size: 7 } }];
             let (user_modify, user_version, stats) = (true, None, StatDelta::default());
             let (size_before, source, frozen, object) = (0, None, false, object(name));
-            Change { object, ops, state, size_before, source, frozen, delete, user_modify, user_version, stats }
+            Change {
+                object,
+                ops,
+                state,
+                size_before,
+                source,
+                frozen,
+                delete,
+                user_modify,
+                user_version,
+                stats,
+            }
         };
         let mut new = change("new", false, 0);
         new.state.info.version = EVersion::default();
-        let plan = WritePlan { changes: vec![new, change("gone", true, 3), change("head", false, 4)] };
+        let plan =
+            WritePlan { changes: vec![new, change("gone", true, 3), change("head", false, 4)] };
         let stamp = Stamp {
             version: EVersion::new(2, 9),
             last_user_version: 7,
@@ -343,7 +395,8 @@ mod tests {
                 assert_eq!(held, *g == Given { share: Share::Entry, updates: 0 }, "{kept_back}");
             }
             let got: Vec<_> = updates.iter().map(|u| u.object.clone()).collect();
-            let expected: Vec<_> = parts.of(-1).iter().map(|u| u.object.clone()).filter(gets).collect();
+            let expected: Vec<_> =
+                parts.of(-1).iter().map(|u| u.object.clone()).filter(gets).collect();
             assert_eq!(got, expected);
         }
     }

@@ -1,4 +1,5 @@
-//! What a write makes of log, head and undo copies: the same at the primary and at every other member.
+//! What a write makes of log, head and undo copies: the same at the primary and at every other
+//! member.
 
 use crate::core::PgCore;
 use crate::erasure::undo;
@@ -6,12 +7,16 @@ use spirula_messages::cluster::pg::PgHead;
 use spirula_messages::cluster::write::WriteRecord;
 use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
 
-/// Takes a write into the log and the head; the transaction that makes it durable, with the `objects` that change here.
-/// What was missing, or is from now on, is recorded in it, too.
+/// Takes a write into the log and the head; the transaction that makes it durable, with the
+/// `objects` that change here. What was missing, or is from now on, is recorded in it, too.
 ///
-/// Our own log may begin later than the primary's, never earlier; and what of an erasure-coded PG can still be taken back
-/// is our own matter. All else of the head is the primary's word.
-pub(crate) fn record_write(core: &mut PgCore, record: &WriteRecord, objects: Vec<ObjectUpdate>) -> Transaction {
+/// Our own log may begin later than the primary's, never earlier; and what of an erasure-coded PG
+/// can still be taken back is our own matter. All else of the head is the primary's word.
+pub(crate) fn record_write(
+    core: &mut PgCore,
+    record: &WriteRecord,
+    objects: Vec<ObjectUpdate>,
+) -> Transaction {
     let mut txn = Transaction { objects, meta: Vec::with_capacity(2 + record.entries.len()) };
     for e in &record.entries {
         core.log.push(e.entry.clone());

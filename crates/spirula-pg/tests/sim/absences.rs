@@ -1,5 +1,5 @@
-//! Stories of who is asked and goes, or calls before he is asked: nothing waits for him for ever, and what only his answer
-//! says is not taken as said.
+//! Stories of who is asked and goes, or calls before he is asked: nothing waits for him for ever,
+//! and what only his answer says is not taken as said.
 
 use crate::client::object;
 use crate::planted::{UNFOUND, fails_with};
@@ -12,7 +12,8 @@ use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, SpgId};
 use std::sync::Arc;
 
-/// A calm cluster with one PG, of which nothing runs yet, and the order in which its OSDs are chosen.
+/// A calm cluster with one PG, of which nothing runs yet, and the order in which its OSDs are
+/// chosen.
 fn world(seed: u64, osds: usize, size: usize) -> (World, Vec<OsdId>) {
     let mut w = World::new(seed, osds, size, 1, 3);
     w.scrubs = false;
@@ -52,8 +53,8 @@ fn pass_leases(w: &mut World) {
     }
 }
 
-/// Who leads by now is cut off from the monitor, from clients' news, and from who leads next; not from the other members,
-/// which go on giving it leases until they hear of the next map.
+/// Who leads by now is cut off from the monitor, from clients' news, and from who leads next; not
+/// from the other members, which go on giving it leases until they hear of the next map.
 fn cut_off(w: &mut World, old: OsdId) {
     w.nodes[old as usize].blind_until = u64::MAX;
     w.clients[0].blind_until = u64::MAX;
@@ -72,8 +73,9 @@ fn replace(w: &mut World, old: OsdId, out: Vec<OsdId>) {
     });
 }
 
-/// Only a member that calls the new primary before it is asked knows of the old one's lease. The new primary has nothing, or
-/// (`returned`) a copy from before, and the member is not its own any more.
+/// Only a member that calls the new primary before it is asked knows of the old one's lease. The
+/// new primary has nothing, or (`returned`) a copy from before, and the member is not its own any
+/// more.
 fn caller_knows_of_a_lease(seed: u64, returned: bool) -> Result<World, String> {
     let (mut w, order) = world(seed, 4, 2);
     let cfg = Arc::make_mut(&mut w.cfg);
@@ -120,7 +122,8 @@ fn a_primary_waits_for_a_lease_of_which_only_a_caller_knows() {
     }
 }
 
-/// A copy outside the members is to serve again, and its OSD goes while the monitor is asked for that.
+/// A copy outside the members is to serve again, and its OSD goes while the monitor is asked for
+/// that.
 #[test]
 fn a_copy_that_is_to_serve_and_goes_is_not_waited_for() {
     for seed in 0..20 {
@@ -154,7 +157,8 @@ fn a_copy_that_is_to_serve_and_goes_is_not_waited_for() {
     }
 }
 
-/// The only good copy of an object is outside the members; its OSD goes when all of it has come and is not yet on the disk.
+/// The only good copy of an object is outside the members; its OSD goes when all of it has come and
+/// is not yet on the disk.
 #[test]
 fn the_last_piece_of_an_object_has_come_though_its_source_goes() {
     let mut tried = 0;
@@ -167,7 +171,11 @@ fn the_last_piece_of_an_object_has_come_though_its_source_goes() {
         until_active(&mut w);
         run(&mut w, 3000);
         w.clients.iter_mut().for_each(|c| c.quiet = true);
-        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        assert!(
+            comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN),
+            "seed {seed}: {}",
+            state(&w)
+        );
         // Nothing is recovered before the primary's copy has rotted.
         w.pace.local = 0;
         w.change_map(|m| m.out = [leaves].into());
@@ -187,14 +195,18 @@ fn the_last_piece_of_an_object_has_come_though_its_source_goes() {
         let newest = w.map().epoch;
         w.give_map(first, newest);
         tried += 1;
-        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        assert!(
+            comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN),
+            "seed {seed}: {}",
+            state(&w)
+        );
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     assert!(tried > 10, "{tried}");
 }
 
-/// A shard outside the members is being read, and its OSD goes: what cannot be read is unfound, which is told to
-/// administrators and can be given up.
+/// A shard outside the members is being read, and its OSD goes: what cannot be read is unfound,
+/// which is told to administrators and can be given up.
 #[test]
 fn a_shard_outside_the_members_that_goes_is_not_waited_for() {
     for seed in 0..12 {
@@ -207,7 +219,8 @@ fn a_shard_outside_the_members_that_goes_is_not_waited_for() {
         let members = all.up_members(PG);
         let (second, leaves) = (members[1], members[2].osd);
         let returns = (0..4).find(|o| members.iter().all(|m| m.osd != *o)).unwrap();
-        // One has the newest version of the object, and then another serves in its place, which has an older one.
+        // One has the newest version of the object, and then another serves in its place, which has
+        // an older one.
         start_all(&mut w, &[leaves]);
         assert!(comes_to(&mut w, |s| s.has(PgState::ACTIVE)), "seed {seed}: {}", state(&w));
         run(&mut w, 1500);
@@ -215,31 +228,49 @@ fn a_shard_outside_the_members_that_goes_is_not_waited_for() {
         w.change_map(|m| m.out = [returns].into());
         run(&mut w, 3000);
         w.clients.iter_mut().for_each(|c| c.quiet = true);
-        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        assert!(
+            comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN),
+            "seed {seed}: {}",
+            state(&w)
+        );
         w.pace.local = 0;
         w.nodes[returns as usize].blind_until = u64::MAX;
         w.start(returns);
         w.change_map(|m| m.out = [leaves].into());
         w.nodes[returns as usize].blind_until = 0;
         run(&mut w, 3000);
-        assert!(w.map().temp.is_empty() && state(&w).has(PgState::ACTIVE), "seed {seed}: {}", state(&w));
+        assert!(
+            w.map().temp.is_empty() && state(&w).has(PgState::ACTIVE),
+            "seed {seed}: {}",
+            state(&w)
+        );
         let bad = store_object(&object(0), second.shard);
-        assert!(w.nodes[second.osd as usize].store.applied.objects.contains_key(&bad), "seed {seed}");
+        assert!(
+            w.nodes[second.osd as usize].store.applied.objects.contains_key(&bad),
+            "seed {seed}"
+        );
         w.nodes[second.osd as usize].store.rotten.insert(bad);
         w.peer_loses = Some(("Shard", 100));
         w.pace.local = 10;
         run(&mut w, 6000);
-        assert!(w.stats.get("messages lost").is_some_and(|n| *n > 0), "seed {seed}: nothing was read there");
+        assert!(
+            w.stats.get("messages lost").is_some_and(|n| *n > 0),
+            "seed {seed}: nothing was read there"
+        );
         assert!(!state(&w).has(PgState::RECOVERY_UNFOUND), "seed {seed}: it is being read");
         stop(&mut w, leaves..leaves + 1);
         w.peer_loses = None;
-        assert!(comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)), "seed {seed}: {}", state(&w));
+        assert!(
+            comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)),
+            "seed {seed}: {}",
+            state(&w)
+        );
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 
-/// A primary asks a member of an older interval that it does not hear, and that hears everybody else. By the map the two share
-/// nothing: only it can say that it waits.
+/// A primary asks a member of an older interval that it does not hear, and that hears everybody
+/// else. By the map the two share nothing: only it can say that it waits.
 #[test]
 fn a_primary_says_that_it_waits_for_a_member_of_an_older_interval() {
     for seed in 0..10 {
@@ -253,7 +284,9 @@ fn a_primary_says_that_it_waits_for_a_member_of_an_older_interval() {
         w.change_map(|m| m.out = [second, third].into());
         assert_eq!(w.map().up_set(PG), [first, last]);
         run(&mut w, 3000);
-        let waits = |w: &World| w.nodes[first as usize].pgs.get(&SpgId::whole(PG)).map(spirula_pg::Pg::waits_outside);
+        let waits = |w: &World| {
+            w.nodes[first as usize].pgs.get(&SpgId::whole(PG)).map(spirula_pg::Pg::waits_outside)
+        };
         assert!(!state(&w).has(PgState::ACTIVE), "seed {seed}: {}", state(&w));
         // The other one has all that it has.
         assert_eq!(waits(&w), Some(vec![(silent, true)]), "seed {seed}: {}", state(&w));
@@ -271,8 +304,8 @@ fn a_primary_says_that_it_waits_for_a_member_of_an_older_interval() {
     }
 }
 
-/// The only good copies of an object are outside the members. The one that is asked is not heard any more, though it is up, and
-/// the other is.
+/// The only good copies of an object are outside the members. The one that is asked is not heard
+/// any more, though it is up, and the other is.
 #[test]
 fn a_copy_outside_the_members_that_is_not_heard_is_no_source() {
     let mut tried = 0;
@@ -285,7 +318,11 @@ fn a_copy_outside_the_members_that_is_not_heard_is_no_source() {
         until_active(&mut w);
         run(&mut w, 3000);
         w.clients.iter_mut().for_each(|c| c.quiet = true);
-        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        assert!(
+            comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN),
+            "seed {seed}: {}",
+            state(&w)
+        );
         w.pace.local = 0;
         w.change_map(|m| m.out = [leaves, too].into());
         until_active(&mut w);
@@ -321,9 +358,9 @@ fn a_copy_outside_the_members_that_is_not_heard_is_no_source() {
     assert!(tried > 10, "{tried}");
 }
 
-/// The newest entries of an erasure-coded PG are with its primary alone; the disk of one of the others is replaced, and the third is
-/// away. The log tells the blank one everything, but of the newest entries there is one shard, and whoever is away can show that they
-/// are to be taken back.
+/// The newest entries of an erasure-coded PG are with its primary alone; the disk of one of the
+/// others is replaced, and the third is away. The log tells the blank one everything, but of the
+/// newest entries there is one shard, and whoever is away can show that they are to be taken back.
 fn blank_beside_one_shard(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let (mut w, _) = world(seed, 3, 3);
     bug.into_iter().for_each(|b| w.plant(b));
@@ -365,8 +402,8 @@ fn a_member_that_has_nothing_is_no_shard_of_what_was_written() {
     fails_with(UNFOUND, 20, |seed| blank_beside_one_shard(seed, Some(Bug::BlankCounts)).map(drop));
 }
 
-/// The only good copy of an object is outside the members, and is not heard, though it is up: nobody may give the object up. Does
-/// that copy call before it is silent?
+/// The only good copy of an object is outside the members, and is not heard, though it is up:
+/// nobody may give the object up. Does that copy call before it is silent?
 fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String> {
     let (mut w, order) = world(seed, 3, 2);
     bug.into_iter().for_each(|b| w.plant(b));
@@ -377,7 +414,11 @@ fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String>
     until_active(&mut w);
     run(&mut w, 3000);
     w.clients.iter_mut().for_each(|c| c.quiet = true);
-    assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+    assert!(
+        comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN),
+        "seed {seed}: {}",
+        state(&w)
+    );
     if !w.nodes[first as usize].store.applied.objects.contains_key(&object(0)) {
         return Ok(());
     }
@@ -392,7 +433,11 @@ fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String>
     }
     w.nodes[first as usize].store.rotten.insert(object(0));
     w.pace.local = 10;
-    w.event(first, SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
+    w.event(
+        first,
+        SpgId::whole(PG),
+        PgEvent::Scrub { deep: true, repair: true, large: Default::default() },
+    );
     assert!(comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)), "seed {seed}: {}", state(&w));
     for _ in 0..30 {
         run(&mut w, 200);
@@ -409,7 +454,8 @@ fn silent_holder(seed: u64, calls: bool, bug: Option<Bug>) -> Result<(), String>
 #[test]
 fn nothing_is_given_up_while_a_copy_that_is_up_is_not_heard() {
     for (seed, calls) in (0..10).flat_map(|s| [(s, false), (s, true)]) {
-        silent_holder(seed, calls, None).unwrap_or_else(|e| panic!("seed {seed}, calls {calls}: {e}"));
+        silent_holder(seed, calls, None)
+            .unwrap_or_else(|e| panic!("seed {seed}, calls {calls}: {e}"));
     }
     fails_with("GIVEN UP", 10, |seed| silent_holder(seed, false, Some(Bug::UnheardIgnored)));
 }

@@ -1,4 +1,5 @@
-//! Requests that use a clone which is missing: who waits, who goes on, and who is told to hold them back.
+//! Requests that use a clone which is missing: who waits, who goes on, and who is told to hold them
+//! back.
 
 use crate::client::object;
 use crate::scenarios::run;
@@ -10,7 +11,9 @@ use spirula_messages::ceph::osd::MOsdOp;
 use spirula_pg::exec::{INFO_ATTR, Timeouts};
 use spirula_pg::shard::store_object;
 use spirula_pg::{ClientOp, Patience, PgConfig, PgEvent};
-use spirula_types::{EntityName, HObject, ObjectLocator, OsdId, PgId, ReqId, SNAP_HEAD, SpgId, errno};
+use spirula_types::{
+    EntityName, HObject, ObjectLocator, OsdId, PgId, ReqId, SNAP_HEAD, SpgId, errno,
+};
 use std::sync::Arc;
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
@@ -58,7 +61,8 @@ impl Hand {
     fn send_to(&mut self, conn: u64, o: HObject, what: OsdOp) -> u64 {
         self.next += 1;
         let op = FIRST + self.next;
-        let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        let locator =
+            ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, vec![what]));
         (msg.epoch, msg.snapid) = (self.w.map().epoch, self.snapid);
         (msg.snap_seq, msg.snaps) = (self.snaps.first().copied().unwrap_or(0), self.snaps.clone());
@@ -143,7 +147,8 @@ fn give_up(h: &mut Hand) {
     h.w.event(h.at, h.id, PgEvent::MarkLost { revert: false });
 }
 
-/// All that stands behind the read comes before it is known that there is nothing to be read, and nothing comes later.
+/// All that stands behind the read comes before it is known that there is nothing to be read, and
+/// nothing comes later.
 fn goes_on(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut h = lost_clone(seed, ec)?;
     let first = h.send(1, of(b'C'));
@@ -167,18 +172,22 @@ fn goes_on(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
 #[test]
 fn requests_behind_a_read_of_a_clone_that_is_found_bad_go_on() {
     for ec in KINDS {
-        (0..6).for_each(|seed| goes_on(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
+        (0..6).for_each(|seed| {
+            goes_on(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}"))
+        });
     }
 }
 
-/// Whoever has much open does not fill its connection with such reads: it holds what it has for the object, until the clone is there
-/// or given up. Nobody else does.
+/// Whoever has much open does not fill its connection with such reads: it holds what it has for the
+/// object, until the clone is there or given up. Nobody else does.
 fn is_held(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut h = lost_clone(seed, ec)?;
     h.patience = Patience::Long;
     let patient = h.read_at(2, 1);
     let before = h.read_at(3, 1);
-    h.until("unfound", |w| w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.any(PgState::RECOVERY_UNFOUND)))?;
+    h.until("unfound", |w| {
+        w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.any(PgState::RECOVERY_UNFOUND))
+    })?;
     h.hears()?;
     h.patience = Patience::Short;
     let crowded: Vec<u64> = (0..20).map(|_| h.read_at(3, 1)).collect();
@@ -189,7 +198,8 @@ fn is_held(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     if let Some(op) = crowded.iter().chain([&before]).find(|op| !held(&h, op)) {
         return Err(format!("request {op} waits on, of {crowded:?}"));
     }
-    // Nobody keeps the write from coming here: it is done, unless it came while a read of the connection was looked at.
+    // Nobody keeps the write from coming here: it is done, unless it came while a read of the
+    // connection was looked at.
     if !h.w.told.contains_key(&of_the_head) && !held(&h, &of_the_head) {
         return Err("a write of the head waits".into());
     }
@@ -210,12 +220,14 @@ fn h_at(w: &World) -> usize {
 #[test]
 fn a_crowded_connection_holds_its_reads_of_a_missing_clone() {
     for ec in KINDS {
-        (0..4).for_each(|seed| is_held(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
+        (0..4).for_each(|seed| {
+            is_held(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}"))
+        });
     }
 }
 
-/// A rollback to such a clone has to wait, and all that comes after it on the object: their clients hold them, as they do where it
-/// is the object itself that nobody has.
+/// A rollback to such a clone has to wait, and all that comes after it on the object: their clients
+/// hold them, as they do where it is the object itself that nobody has.
 fn rollback_is_held(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut h = lost_clone(seed, ec)?;
     h.patience = Patience::Long;
@@ -241,12 +253,15 @@ fn rollback_is_held(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String>
 #[test]
 fn a_rollback_to_a_clone_that_nobody_has_is_held_by_its_client() {
     for ec in KINDS {
-        (0..4).for_each(|seed| rollback_is_held(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
+        (0..4).for_each(|seed| {
+            rollback_is_held(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}"))
+        });
     }
 }
 
-/// The log does not reach back to the clone, and the primary's copy does not say any more which version of it it is: nobody can be asked
-/// for it, and a rollback to it ends with EIO, beside which all goes on. A repair finds it, and then it can be done.
+/// The log does not reach back to the clone, and the primary's copy does not say any more which
+/// version of it it is: nobody can be asked for it, and a rollback to it ends with EIO, beside
+/// which all goes on. A repair finds it, and then it can be done.
 fn rollback_is_refused(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut w = World::new(seed, 3, 3, 1, 1);
     w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
@@ -282,18 +297,24 @@ fn rollback_is_refused(seed: u64, ec: Option<(usize, usize)>) -> Result<(), Stri
     let read = h.send(4, OsdOp::read(0, 0));
     let got = h.wait(read)?;
     if got != vec![b'A'; 64] {
-        return Err(format!("read {got:?} after the rollback, which was told {}", h.w.told[&back].result));
+        return Err(format!(
+            "read {got:?} after the rollback, which was told {}",
+            h.w.told[&back].result
+        ));
     }
     Ok(())
 }
 
 #[test]
 fn a_rollback_to_a_clone_whose_version_nobody_knows_is_refused() {
-    (0..6).for_each(|seed| rollback_is_refused(seed, KINDS[1]).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+    (0..6).for_each(|seed| {
+        rollback_is_refused(seed, KINDS[1]).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    });
 }
 
-/// A member comes back, so long ago that it must be filled, with a clone that only it has ever had. While that goes there, a write makes
-/// a clone of the same name: it is made of what the others have, not of the member's old head, and the removal does not take it.
+/// A member comes back, so long ago that it must be filled, with a clone that only it has ever had.
+/// While that goes there, a write makes a clone of the same name: it is made of what the others
+/// have, not of the member's old head, and the removal does not take it.
 fn same_name(seed: u64, steps: usize, lost: bool) -> Result<(), String> {
     let mut w = World::new(seed, 3, 3, 1, 1);
     w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
@@ -308,7 +329,8 @@ fn same_name(seed: u64, steps: usize, lost: bool) -> Result<(), String> {
     let clone = HObject { snap: 1, ..object(0) };
     let store = &mut h.w.nodes[victim as usize].store;
     for state in [&mut store.applied, &mut store.durable] {
-        let (old, blocks) = (state.objects[&object(0)].clone(), state.blocks.get(&object(0)).cloned());
+        let (old, blocks) =
+            (state.objects[&object(0)].clone(), state.blocks.get(&object(0)).cloned());
         state.objects.insert(clone.clone(), old);
         blocks.into_iter().for_each(|b| drop(state.blocks.insert(clone.clone(), b)));
     }
@@ -333,13 +355,14 @@ fn same_name(seed: u64, steps: usize, lost: bool) -> Result<(), String> {
 fn a_clone_of_the_name_of_a_stale_one_is_made_of_the_present_head() {
     for lost in [false, true] {
         let all = (0..12).flat_map(|seed| (280..480).step_by(5).map(move |steps| (seed, steps)));
-        let wrong: Vec<String> = all.filter_map(|(seed, steps)| same_name(seed, steps, lost).err()).collect();
+        let wrong: Vec<String> =
+            all.filter_map(|(seed, steps)| same_name(seed, steps, lost).err()).collect();
         assert!(wrong.is_empty(), "{} times, {lost}: {}", wrong.len(), wrong[0]);
     }
 }
 
-/// A copy is found bad, and its OSD stops before it is replaced; when it comes back it must be filled, and what it has says that it is
-/// the newest version. It is replaced all the same.
+/// A copy is found bad, and its OSD stops before it is replaced; when it comes back it must be
+/// filled, and what it has says that it is the newest version. It is replaced all the same.
 fn bad_before_a_backfill(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut w = World::new(seed, 3, 3, 1, 1);
     w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
@@ -349,7 +372,9 @@ fn bad_before_a_backfill(seed: u64, ec: Option<(usize, usize)>) -> Result<(), St
     h.w.nodes[victim.osd as usize].store.rotten.insert(name.clone());
     h.w.peer_loses = Some(("Push", 100));
     h.w.event(h.at, h.id, PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
-    h.until("found", |w| w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.any(PgState::RECOVERING)))?;
+    h.until("found", |w| {
+        w.nodes[h_at(w)].pgs.values().any(|p| p.state().0.any(PgState::RECOVERING))
+    })?;
     run(&mut h.w, 500);
     h.w.crash(victim.osd);
     h.w.mark_down(victim.osd);
@@ -371,6 +396,8 @@ fn bad_before_a_backfill(seed: u64, ec: Option<(usize, usize)>) -> Result<(), St
 #[test]
 fn what_was_found_bad_is_replaced_by_a_backfill() {
     for ec in KINDS {
-        (0..6).for_each(|seed| bad_before_a_backfill(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
+        (0..6).for_each(|seed| {
+            bad_before_a_backfill(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}"))
+        });
     }
 }

@@ -39,7 +39,11 @@ pub fn until(w: &mut World, what: &str, is: impl Fn(&World) -> bool) {
 fn state(w: &World, pg: PgId) -> PgState {
     let id = SpgId::whole(pg);
     let alive = w.nodes.iter().filter(|n| n.alive);
-    alive.filter_map(|n| n.pgs.get(&id).filter(|p| p.is_primary())).map(|p| p.state().0).next().unwrap_or_default()
+    alive
+        .filter_map(|n| n.pgs.get(&id).filter(|p| p.is_primary()))
+        .map(|p| p.state().0)
+        .next()
+        .unwrap_or_default()
 }
 
 pub fn is_clean(w: &World, pg: PgId) -> bool {
@@ -75,7 +79,8 @@ fn a_word_of_clean_is_taken_back_when_a_member_goes_though_the_primary_stays() {
     }
 }
 
-/// Listings of a backfill fail (a page of a tree does not read, for a while): `at` the target, or at the primary.
+/// Listings of a backfill fail (a page of a tree does not read, for a while): `at` the target, or
+/// at the primary.
 fn unlisted(seed: u64, at_target: bool) {
     let mut w = cluster(seed, 4, 1);
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 4, 80, 0);
@@ -110,7 +115,8 @@ fn a_listing_that_fails_at_the_primary_lets_others_go_on_and_is_tried_again() {
     (0..10).for_each(|seed| unlisted(seed, false));
 }
 
-/// A deep scrub beside clients, of which the third member reads no more than `most` objects in time.
+/// A deep scrub beside clients, of which the third member reads no more than `most` objects in
+/// time.
 fn slowly_read(seed: u64, most: usize) {
     let mut w = cluster(seed, 3, 1);
     Arc::make_mut(&mut w.cfg).scrub_chunk = 25;
@@ -119,9 +125,15 @@ fn slowly_read(seed: u64, most: usize) {
     run(&mut w, 5000);
     let acting = w.map().acting(PG);
     w.slow_scans = Some((acting[2], most));
-    let stamps = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].scrub_stamps().map(|(_, deep)| deep);
+    let stamps = |w: &World| {
+        w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].scrub_stamps().map(|(_, deep)| deep)
+    };
     let last = stamps(&w);
-    w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: false, large: Default::default() });
+    w.event(
+        acting[0],
+        SpgId::whole(PG),
+        PgEvent::Scrub { deep: true, repair: false, large: Default::default() },
+    );
     let before = w.stats.get("scrubs").copied().unwrap_or(0);
     let end = w.now + 900_000;
     while w.now < end && w.stats.get("scrubs").copied().unwrap_or(0) == before {
@@ -132,7 +144,11 @@ fn slowly_read(seed: u64, most: usize) {
     assert!(of("slow scans") > 0, "seed {seed}: nothing was slow");
     assert_eq!(of("wrong counts"), 0);
     until(&mut w, "clean", |w| is_clean(w, PG));
-    assert_eq!(stamps(&w) == last, most == 0, "seed {seed}: what was not read was not deeply scrubbed");
+    assert_eq!(
+        stamps(&w) == last,
+        most == 0,
+        "seed {seed}: what was not read was not deeply scrubbed"
+    );
     settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
 }
 
@@ -146,8 +162,9 @@ fn what_cannot_be_read_in_time_at_all_does_not_stop_a_deep_scrub() {
     (0..5).for_each(|seed| slowly_read(seed, 0));
 }
 
-/// Objects with more clones than a chunk may have are scrubbed all the time, beside writes that make clones and trims that take
-/// some away. Nothing is wrong with them, and no chunk has more than it may.
+/// Objects with more clones than a chunk may have are scrubbed all the time, beside writes that
+/// make clones and trims that take some away. Nothing is wrong with them, and no chunk has more
+/// than it may.
 fn clones_in_pieces(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -156,14 +173,21 @@ fn clones_in_pieces(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     (w.pace.snaps, w.pace.removes) = (20, true);
     let (id, primary) = (SpgId::whole(PG), w.map().acting(PG)[0]);
     for round in 0..50 {
-        w.event(primary, id, PgEvent::Scrub { deep: round % 2 == 0, repair: false, large: Default::default() });
+        w.event(
+            primary,
+            id,
+            PgEvent::Scrub { deep: round % 2 == 0, repair: false, large: Default::default() },
+        );
         (0..3).for_each(|_| {
             run(&mut w, 60);
             w.step_snaps();
         });
         let state = w.nodes[primary as usize].pgs[&id].state().0;
         if state.has(PgState::INCONSISTENT) || w.stats.contains_key("wrong counts") {
-            return Err(format!("a scrub of objects in pieces finds what is not there: {:?}", w.stats));
+            return Err(format!(
+                "a scrub of objects in pieces finds what is not there: {:?}",
+                w.stats
+            ));
         }
     }
     settle(&mut w)?;
@@ -177,7 +201,8 @@ fn objects_with_many_clones_are_scrubbed_in_pieces() {
         w.stats.get("snapshots purged").map(|_| ()).ok_or("nothing was trimmed")?;
         Ok(w)
     });
-    let caught = (0..8).filter_map(|seed| clones_in_pieces(seed, Some(Bug::ScrubKeepsTrimmed)).err());
+    let caught =
+        (0..8).filter_map(|seed| clones_in_pieces(seed, Some(Bug::ScrubKeepsTrimmed)).err());
     let caught: Vec<String> = caught.collect();
     assert!(caught.iter().any(|e| e.contains("finds what is not there")), "{caught:?}");
 }
@@ -195,7 +220,11 @@ fn counts_that_are_wrong_are_an_error_until_they_are_repaired() {
             let done = |w: &World| w.stats.get("scrubs").copied().unwrap_or(0);
             let before = done(w);
             let primary = w.map().acting(PG)[0];
-            w.event(primary, id, PgEvent::Scrub { deep: repair, repair, large: Default::default() });
+            w.event(
+                primary,
+                id,
+                PgEvent::Scrub { deep: repair, repair, large: Default::default() },
+            );
             until(w, "scrubbed", |w| done(w) > before);
         };
         let wrong = |w: &World| w.stats.get("wrong counts").copied().unwrap_or(0);
@@ -209,7 +238,8 @@ fn counts_that_are_wrong_are_an_error_until_they_are_repaired() {
             for meta in [&mut store.applied.meta, &mut store.durable.meta] {
                 let record = meta.get_mut(&head_key(id)[..]).unwrap();
                 let mut head: PgHead = from_slice(record).unwrap();
-                (head.counts.objects, head.counts.bytes) = (head.counts.objects + 3, head.counts.bytes + 1000);
+                (head.counts.objects, head.counts.bytes) =
+                    (head.counts.objects + 3, head.counts.bytes + 1000);
                 *record = to_vec(&head).into();
             }
         }
@@ -264,11 +294,17 @@ fn a_deletion_whose_listing_fails_goes_on() {
         quiet(&mut w);
         let leaves = w.map().acting(PG)[2];
         w.change_map(|m| m.out = [leaves].into());
-        until(&mut w, "deleting", |w| !w.nodes[leaves as usize].store.applied.logs.contains_key(&PG));
+        until(&mut w, "deleting", |w| {
+            !w.nodes[leaves as usize].store.applied.logs.contains_key(&PG)
+        });
         w.nodes[leaves as usize].store.unlisted.set(2);
         let gone = |w: &World| !w.nodes[leaves as usize].pgs.contains_key(&SpgId::whole(PG));
         until(&mut w, "deleted", gone);
-        assert_eq!(w.nodes[leaves as usize].store.unlisted.get(), 0, "seed {seed}: no listing failed");
+        assert_eq!(
+            w.nodes[leaves as usize].store.unlisted.get(),
+            0,
+            "seed {seed}: no listing failed"
+        );
         assert!(w.nodes[leaves as usize].store.applied.objects.is_empty(), "seed {seed}");
     }
 }
@@ -286,12 +322,14 @@ fn primary_that_lags(seed: u64) -> (World, OsdId) {
     w.mark_down(first);
     run(&mut w, 3000);
     quiet(&mut w);
-    until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+    until(&mut w, "without it", |w| {
+        state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle())
+    });
     (w, first)
 }
 
-/// A primary lacks what was written while it was away, and its disk is full: it gets none of it by recovery, clients may
-/// delete, and once there is room all is as it was.
+/// A primary lacks what was written while it was away, and its disk is full: it gets none of it by
+/// recovery, clients may delete, and once there is room all is as it was.
 #[test]
 fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
     for seed in 0..10 {
@@ -316,8 +354,8 @@ fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
     }
 }
 
-/// A primary lacks what was written while it was away, and its disk has no room at all: those who read of that wait, and fill it no
-/// further. Once there is room all is as it was.
+/// A primary lacks what was written while it was away, and its disk has no room at all: those who
+/// read of that wait, and fill it no further. Once there is room all is as it was.
 #[test]
 fn what_readers_want_is_not_fetched_into_a_disk_without_room() {
     for seed in 0..10 {
@@ -343,7 +381,8 @@ fn what_readers_want_is_not_fetched_into_a_disk_without_room() {
     }
 }
 
-/// A PG begins anew where a deletion that was interrupted has left objects, and listing those fails for a while.
+/// A PG begins anew where a deletion that was interrupted has left objects, and listing those fails
+/// for a while.
 #[test]
 fn a_creation_whose_listing_fails_is_tried_again_and_takes_nothing_over() {
     for seed in 0..10 {

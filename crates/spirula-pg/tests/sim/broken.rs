@@ -1,4 +1,5 @@
-//! What cannot happen has happened (`invariant!`), as in a release, which does not panic: the PG peers anew and goes on.
+//! What cannot happen has happened (`invariant!`), as in a release, which does not panic: the PG
+//! peers anew and goes on.
 
 use crate::scenarios::{PG, active, cluster, run, until_active};
 use crate::world::World;
@@ -21,8 +22,8 @@ fn peers(w: &mut World) -> bool {
     })
 }
 
-/// With requests under way, the PG of the primary or of another member breaks; twice. Was the second time so soon after the first
-/// that it had to wait?
+/// With requests under way, the PG of the primary or of another member breaks; twice. Was the
+/// second time so soon after the first that it had to wait?
 fn broken(seed: u64, member: usize) -> Result<bool, String> {
     let mut w = cluster(seed, 3);
     w.scrubs = false;
@@ -48,13 +49,19 @@ fn broken(seed: u64, member: usize) -> Result<bool, String> {
     }
     until_active(&mut w);
     run(&mut w, 1500);
-    assert_eq!((w.map().acting(PG), w.map().epoch), (acting, epoch), "seed {seed}: no new map, no new interval");
+    assert_eq!(
+        (w.map().acting(PG), w.map().epoch),
+        (acting, epoch),
+        "seed {seed}: no new map, no new interval"
+    );
     settle(&mut w).and_then(|()| verify(&w)).map(|()| soon)
 }
 
 #[test]
 fn a_pg_that_finds_itself_broken_peers_anew_and_goes_on() {
-    let told = |(seed, member)| broken(seed, member).unwrap_or_else(|e| panic!("seed {seed}, member {member}: {e}"));
+    let told = |(seed, member)| {
+        broken(seed, member).unwrap_or_else(|e| panic!("seed {seed}, member {member}: {e}"))
+    };
     let soon = (0..15).flat_map(|s| [(s, 0), (s, 1)]).filter(|case| told(*case)).count();
     println!("broken again soon: {soon} of 30");
     assert!(soon > 3, "{soon}");

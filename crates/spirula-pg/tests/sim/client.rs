@@ -71,7 +71,11 @@ fn within(b: &MOsdBackoff, o: &HObject) -> bool {
 
 fn target(map: &Map, i: usize) -> Option<Target> {
     let first = *map.members(object(i).pg(map.pg_num)).first()?;
-    map.up.get(&first.osd).map(|(_, boot)| Target { osd: first.osd, shard: first.shard, boot: *boot })
+    map.up.get(&first.osd).map(|(_, boot)| Target {
+        osd: first.osd,
+        shard: first.shard,
+        boot: *boot,
+    })
 }
 
 impl Client {
@@ -94,7 +98,13 @@ impl Client {
         self.pending.is_empty()
     }
 
-    pub fn new_op(&mut self, now: u64, map: &Map, pace: &Pace, rng: &mut Rng) -> Option<(u64, Target, Box<MOsdOp>)> {
+    pub fn new_op(
+        &mut self,
+        now: u64,
+        map: &Map,
+        pace: &Pace,
+        rng: &mut Rng,
+    ) -> Option<(u64, Target, Box<MOsdOp>)> {
         if self.pending.len() >= pace.under_way || self.quiet {
             return None;
         }
@@ -137,8 +147,15 @@ impl Client {
             ops.push(OsdOp::read(0, 0));
         }
         let pg = o.pg(map.pg_num);
-        let locator = ObjectLocator { pool: POOL, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
-        let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: target.shard }, o.hash, locator, o.name.clone(), ops));
+        let locator =
+            ObjectLocator { pool: POOL, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        let mut msg = Box::new(MOsdOp::new(
+            SpgId { pg, shard: target.shard },
+            o.hash,
+            locator,
+            o.name.clone(),
+            ops,
+        ));
         msg.epoch = self.epoch;
         if append {
             (msg.snap_seq, msg.snaps) = (map.snap_seq, map.snaps.clone());
@@ -166,7 +183,8 @@ impl Client {
         Some((tid, target, msg))
     }
 
-    /// Is something under way that was asked for when there were fewer snapshots, or that is rolled back to this one?
+    /// Is something under way that was asked for when there were fewer snapshots, or that is rolled
+    /// back to this one?
     pub fn lags(&self, snap_seq: u64, snap: u64) -> bool {
         let back = |p: &Pending| p.msg.ops.iter().any(|o| o.op == op::ROLLBACK && o.snap() == snap);
         self.pending.values().any(|p| p.msg.snap_seq < snap_seq || back(p))
@@ -216,11 +234,20 @@ impl Client {
         told.is_some_and(|all| all.iter().any(|b| b.spg == m.spg && within(b, &m.hobject())))
     }
 
-    /// An OSD says what to hold, or to hold no more; the acknowledgement, and what must be sent again.
-    pub fn on_backoff(&mut self, at: (OsdId, u64), m: MOsdBackoff, map: &Map) -> (Option<MOsdBackoff>, Vec<Again>) {
+    /// An OSD says what to hold, or to hold no more; the acknowledgement, and what must be sent
+    /// again.
+    pub fn on_backoff(
+        &mut self,
+        at: (OsdId, u64),
+        m: MOsdBackoff,
+        map: &Map,
+    ) -> (Option<MOsdBackoff>, Vec<Again>) {
         let told = self.held.entry(at).or_default();
         if m.op == backoff_op::BLOCK {
-            assert!(told.iter().all(|b| (b.spg, &b.begin) != (m.spg, &m.begin)), "told twice to hold {m:?}");
+            assert!(
+                told.iter().all(|b| (b.spg, &b.begin) != (m.spg, &m.begin)),
+                "told twice to hold {m:?}"
+            );
             told.push(m.clone());
             return (Some(MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m }), Vec::new());
         }
@@ -228,7 +255,11 @@ impl Client {
         told.retain(|b| b.id != m.id);
         assert_eq!(told.len() + 1, before, "told to go on with what it does not hold: {m:?}");
         let mut again = Vec::new();
-        for (tid, p) in self.pending.iter_mut().filter(|(_, p)| p.msg.spg == m.spg && within(&m, &p.msg.hobject())) {
+        for (tid, p) in self
+            .pending
+            .iter_mut()
+            .filter(|(_, p)| p.msg.spg == m.spg && within(&m, &p.msg.hobject()))
+        {
             if let Some(t) = target(map, p.object).filter(|t| (t.osd, t.boot) == at) {
                 p.attempt += 1;
                 again.push((*tid, p.attempt, t, p.msg.clone()));
@@ -240,7 +271,9 @@ impl Client {
     /// Changes of one object took place in the order in which it asked for them.
     pub fn in_order(&self) -> Result<(), String> {
         let mut last: BTreeMap<usize, &Done> = BTreeMap::new();
-        for d in self.history.values().filter(|d| d.write.is_some() && d.version != EVersion::default()) {
+        for d in
+            self.history.values().filter(|d| d.write.is_some() && d.version != EVersion::default())
+        {
             if let Some(l) = last.insert(d.object, d).filter(|l| l.version >= d.version) {
                 return Err(format!("client {}: {d:?} took place before {l:?}", self.id));
             }
@@ -274,12 +307,17 @@ impl Client {
 pub fn tokens(data: &[u8]) -> Vec<u64> {
     assert_eq!(data.len() % 16, 0, "torn append");
     let said = data.chunks(16).filter(|c| c.iter().any(|b| *b != 0));
-    let token =
-        |c| std::str::from_utf8(c).ok().and_then(|t| t.parse().ok()).unwrap_or_else(|| panic!("torn append: {c:?}"));
+    let token = |c| {
+        std::str::from_utf8(c)
+            .ok()
+            .and_then(|t| t.parse().ok())
+            .unwrap_or_else(|| panic!("torn append: {c:?}"))
+    };
     said.map(token).collect()
 }
 
-/// Is the history of one object linearizable? `fin` is what is stored in the end, and what snapshots there are then.
+/// Is the history of one object linearizable? `fin` is what is stored in the end, and what
+/// snapshots there are then.
 pub fn check(history: &[&Done], fin: &Past, snaps: &[u64]) -> Result<(), String> {
     let mut ops = Vec::new();
     for d in history {

@@ -1,5 +1,6 @@
-//! Clients that go away and come again. A request that ends with its connection leaves nothing behind: no shards that
-//! are on their way for it, nothing that was read for it, and no object that waits for either.
+//! Clients that go away and come again. A request that ends with its connection leaves nothing
+//! behind: no shards that are on their way for it, nothing that was read for it, and no object that
+//! waits for either.
 
 use crate::hand::Hand;
 use crate::world::World;
@@ -43,7 +44,11 @@ fn reconnecting(seed: u64, ec: Option<(usize, usize)>, bug: Option<Bug>) -> Resu
         let c = w.rng.below(3);
         w.reconnect(c);
     }
-    assert!(w.stats.get("reconnects").is_some_and(|n| *n > 10), "seed {seed}: {:?}", w.stats.get("reconnects"));
+    assert!(
+        w.stats.get("reconnects").is_some_and(|n| *n > 10),
+        "seed {seed}: {:?}",
+        w.stats.get("reconnects")
+    );
     w.clients.iter_mut().for_each(|c| c.quiet = true);
     settle(&mut w).and_then(|()| verify(&w))
 }
@@ -65,8 +70,9 @@ fn connections_that_break_change_nothing() {
     }
 }
 
-/// A reader goes away while shards are read for it, and the object is replaced meanwhile: what was read is of no use to
-/// whoever comes next. The next one changes the object in part, if it `merges`, and reads it.
+/// A reader goes away while shards are read for it, and the object is replaced meanwhile: what was
+/// read is of no use to whoever comes next. The next one changes the object in part, if it
+/// `merges`, and reads it.
 fn reader_goes_away(seed: u64, merges: bool) -> Result<(), String> {
     let mut w = calm(seed, Some((2, 1)), 1, None);
     w.clients[0].quiet = true;
@@ -106,8 +112,9 @@ fn readers_that_go_away(merges: bool) {
     assert!(kinds.keys().all(|k| k == "ok"), "of 100 seeds: {kinds:#?}");
 }
 
-/// What a request that asks for it was told of each of its ops: a resend hears the same from the log, and so it does when the
-/// entry is trimmed, from the next primary, and when all members have restarted.
+/// What a request that asks for it was told of each of its ops: a resend hears the same from the
+/// log, and so it does when the entry is trimmed, from the next primary, and when all members have
+/// restarted.
 fn returns_are_remembered(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
     let mut w = calm(seed, ec, 2, None);
     // What is set by hand would make an object of which the clients' history knows nothing.
@@ -142,7 +149,9 @@ fn returns_are_remembered(seed: u64, ec: Option<(usize, usize)>) -> Result<(), S
             let again = h.request(1, Some(*op), flag::RETURNVEC, what.clone());
             h.wait(again)?;
             let now = &h.w.told[&again];
-            if (now.result, now.replay_version, &now.ops) != (first.result, first.replay_version, &first.ops) {
+            if (now.result, now.replay_version, &now.ops)
+                != (first.result, first.replay_version, &first.ops)
+            {
                 return Err(format!(
                     "round {round}: told {:?} {:?}, then {:?} {:?}",
                     first.result, first.ops, now.result, now.ops
@@ -173,8 +182,9 @@ fn returns_are_remembered(seed: u64, ec: Option<(usize, usize)>) -> Result<(), S
 #[test]
 fn a_resend_is_told_what_each_op_gave_however_late_it_comes() {
     for ec in [None, Some((2, 1))] {
-        let bad: BTreeMap<u64, String> =
-            (0..12).filter_map(|seed| Some((seed, returns_are_remembered(seed, ec).err()?))).collect();
+        let bad: BTreeMap<u64, String> = (0..12)
+            .filter_map(|seed| Some((seed, returns_are_remembered(seed, ec).err()?)))
+            .collect();
         assert!(bad.is_empty(), "{ec:?}: {} of 12 seeds: {bad:#?}", bad.len());
     }
 }

@@ -1,5 +1,6 @@
-//! Clients that are shut out while their requests wait. Whoever has the map that says so counts on it that they change nothing
-//! any more: what is executed under such a map, and be it a request that came long before, is a change behind his back.
+//! Clients that are shut out while their requests wait. Whoever has the map that says so counts on
+//! it that they change nothing any more: what is executed under such a map, and be it a request
+//! that came long before, is a change behind his back.
 
 use crate::hand::Hand;
 use crate::planted::fails_with;
@@ -25,8 +26,8 @@ fn remembered(w: &World) -> Vec<(ReqId, EVersion)> {
     looks.flat_map(of).collect()
 }
 
-/// A PG that peers takes a write, a read and a listing; their client is shut out, and the PG becomes active: each is refused, and
-/// nothing is changed.
+/// A PG that peers takes a write, a read and a listing; their client is shut out, and the PG
+/// becomes active: each is refused, and nothing is changed.
 fn shut_out_meanwhile(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -38,7 +39,8 @@ fn shut_out_meanwhile(seed: u64, bug: Option<Bug>) -> Result<(), String> {
             w.step();
         }
     };
-    let head = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].look().map(|l| l.log.head());
+    let head =
+        |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].look().map(|l| l.log.head());
     w.slow.insert((End::Osd(acting[1]), End::Osd(acting[0])), u64::MAX);
     stop(&mut w, acting[2]..acting[2] + 1);
     sees(&mut w);
@@ -77,10 +79,13 @@ fn shut_out_meanwhile(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn what_waits_is_refused_when_its_client_is_shut_out_meanwhile() {
-    (0..8).for_each(|seed| shut_out_meanwhile(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+    (0..8).for_each(|seed| {
+        shut_out_meanwhile(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    });
 }
 
-/// A copy waits for its source, which is silent, and other clients' requests wait behind it: it ends as soon as its client is shut out.
+/// A copy waits for its source, which is silent, and other clients' requests wait behind it: it
+/// ends as soon as its client is shut out.
 fn copies_end(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -94,7 +99,8 @@ fn copies_end(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let copy = h.send(1, copy);
     let behind = h.send(2, OsdOp::write_full("behind".into()));
     run(&mut h.w, 500);
-    if !h.w.wanted.contains(&copy) || h.w.told.contains_key(&copy) || h.w.told.contains_key(&behind) {
+    if !h.w.wanted.contains(&copy) || h.w.told.contains_key(&copy) || h.w.told.contains_key(&behind)
+    {
         return Err(format!("the copy does not wait: {:?}", h.w.told));
     }
     // Somebody else is shut out.
@@ -119,8 +125,8 @@ fn a_copy_ends_when_its_client_is_shut_out() {
     (0..8).for_each(|seed| copies_end(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
 
-/// Members go and come, so that requests wait for peering, for objects that are recovered, for commits of others; and one client
-/// after the other is shut out meanwhile.
+/// Members go and come, so that requests wait for peering, for objects that are recovered, for
+/// commits of others; and one client after the other is shut out meanwhile.
 fn fenced(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = planted_cluster(seed, 3, bug);
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (3, 4, 80, 0);
@@ -164,11 +170,15 @@ fn fenced(seed: u64, bug: Option<Bug>) -> Result<World, String> {
 fn late(w: &World, fences: &BTreeMap<u64, Epoch>, sent: &[(u64, u64)]) -> Result<(), String> {
     let fence = |name| fences.iter().find(|(conn, _)| Hand::name(**conn) == name).map(|(_, e)| *e);
     let wrong = |reqid: ReqId, v: EVersion| Err(format!("{FENCED}: {reqid:?} took place at {v}"));
-    if let Some((reqid, v)) = remembered(w).into_iter().find(|(r, v)| fence(r.name).is_some_and(|e| v.epoch >= e)) {
+    if let Some((reqid, v)) =
+        remembered(w).into_iter().find(|(r, v)| fence(r.name).is_some_and(|e| v.epoch >= e))
+    {
         return wrong(reqid, v);
     }
     for (conn, op) in sent {
-        if let Some(r) = w.told.get(op).filter(|r| r.result == 0 && r.replay_version.epoch >= fences[conn]) {
+        if let Some(r) =
+            w.told.get(op).filter(|r| r.result == 0 && r.replay_version.epoch >= fences[conn])
+        {
             return wrong(ReqId { name: Hand::name(*conn), tid: *op, inc: 0 }, r.replay_version);
         }
     }
@@ -187,7 +197,8 @@ fn nothing_of_a_fenced_client_takes_place_under_the_map_that_shuts_it_out() {
     assert!(refused > 50 && done > 50, "{refused} refused, {done} done");
 }
 
-/// With the look at a request's arrival alone, which the shell has, what waits is executed after the fence.
+/// With the look at a request's arrival alone, which the shell has, what waits is executed after
+/// the fence.
 #[test]
 fn sim_a_fence_at_arrival_only_is_caught() {
     fails_with(FENCED, 8, |seed| shut_out_meanwhile(seed, Some(Bug::FenceAtArrival)));

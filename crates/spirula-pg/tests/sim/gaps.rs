@@ -1,5 +1,5 @@
-//! Stories of OSDs that got a whole map where others got each one: they cannot tell when the interval began that they find, and
-//! understand the others all the same.
+//! Stories of OSDs that got a whole map where others got each one: they cannot tell when the
+//! interval began that they find, and understand the others all the same.
 
 use crate::background::{cluster, is_clean, quiet, until};
 use crate::scenarios::{PG, run};
@@ -17,7 +17,8 @@ fn holds(w: &World, id: OsdId) -> bool {
     w.nodes[id as usize].pgs.get(&SpgId::whole(PG)).is_some_and(spirula_pg::Pg::exists)
 }
 
-/// The PG moved away from an OSD that is down, and it comes back after the maps of that time are gone.
+/// The PG moved away from an OSD that is down, and it comes back after the maps of that time are
+/// gone.
 #[test]
 fn a_copy_that_was_away_until_its_maps_were_gone_is_deleted() {
     for seed in 0..20 {
@@ -36,7 +37,10 @@ fn a_copy_that_was_away_until_its_maps_were_gone_is_deleted() {
         let all_have = |w: &World| w.nodes.iter().all(|n| !n.alive || n.epoch == w.map().epoch);
         until(&mut w, "at the newest map", all_have);
         w.trimmed = w.map().epoch;
-        assert!(!w.nodes[away as usize].store.applied.objects.is_empty(), "seed {seed}: nothing to delete");
+        assert!(
+            !w.nodes[away as usize].store.applied.objects.is_empty(),
+            "seed {seed}: nothing to delete"
+        );
         w.start(away);
         until(&mut w, "at the newest map", all_have);
         until(&mut w, "without the old copy", |w| !holds(w, away));
@@ -45,7 +49,8 @@ fn a_copy_that_was_away_until_its_maps_were_gone_is_deleted() {
     }
 }
 
-/// Members take the newest map as a whole, since the next one did not fit theirs, while the PG serves.
+/// Members take the newest map as a whole, since the next one did not fit theirs, while the PG
+/// serves.
 fn skipped(seed: u64, whose: &[usize], moved: bool) -> Result<(), String> {
     let mut w = cluster(seed, 4, 1);
     w.change_map(|m| m.out = [3].into());

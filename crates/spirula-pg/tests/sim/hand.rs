@@ -29,7 +29,15 @@ impl Hand {
         let id = SpgId::new(crate::scenarios::PG, member.shard);
         // Another may have asked before.
         let next = w.told.range(900_000..).next_back().map_or(0, |(op, _)| op - 900_000);
-        Self { w, at: member.osd, id, patience: Patience::Endless, object: 0, snaps: Vec::new(), next }
+        Self {
+            w,
+            at: member.osd,
+            id,
+            patience: Patience::Endless,
+            object: 0,
+            snaps: Vec::new(),
+            next,
+        }
     }
 
     /// The client that asks over this connection.
@@ -37,13 +45,18 @@ impl Hand {
         EntityName::client(7000 + conn)
     }
 
-    /// Where it is: it has two addresses, of which this is the second one, as a map names it that shuts it out.
+    /// Where it is: it has two addresses, of which this is the second one, as a map names it that
+    /// shuts it out.
     pub fn fence(conn: u64) -> EntityAddr {
         EntityAddr { kind: EntityAddr::KIND_ANY, ..Self::addrs(conn).0[1] }
     }
 
     fn addrs(conn: u64) -> AddrVec {
-        let at = |port, kind| EntityAddr { kind, nonce: conn as u32, addr: Some(([10, 0, 3, 1], port).into()) };
+        let at = |port, kind| EntityAddr {
+            kind,
+            nonce: conn as u32,
+            addr: Some(([10, 0, 3, 1], port).into()),
+        };
         AddrVec(vec![at(1, EntityAddr::KIND_MSGR2), at(2, EntityAddr::KIND_LEGACY)])
     }
 
@@ -55,12 +68,14 @@ impl Hand {
     pub fn request(&mut self, conn: u64, before: Option<u64>, flags: u32, what: Vec<OsdOp>) -> u64 {
         self.next += 1;
         let (op, o) = (900_000 + self.next, object(self.object));
-        let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        let locator =
+            ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
         (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
         (msg.snap_seq, msg.snaps) = (self.snaps.first().copied().unwrap_or(0), self.snaps.clone());
         let reqid = ReqId { name: Self::name(conn), tid: before.unwrap_or(op), inc: 0 };
-        let (addrs, patience, timeouts) = (Arc::new(Self::addrs(conn)), self.patience, Timeouts::default());
+        let (addrs, patience, timeouts) =
+            (Arc::new(Self::addrs(conn)), self.patience, Timeouts::default());
         let request = ClientOp { id: op, conn, reqid, addrs, msg, patience, timeouts };
         self.w.event(self.at, self.id, PgEvent::Client(request));
         op

@@ -1,4 +1,5 @@
-//! What a PG must remember from one interval to the next: whose reads it waits for, who was there, whose data it never had.
+//! What a PG must remember from one interval to the next: whose reads it waits for, who was there,
+//! whose data it never had.
 
 use crate::planted::{STALE, fails_with};
 use crate::scenarios::{PG, active, place, planted_cluster, run, stop, until_active};
@@ -35,7 +36,8 @@ fn reads_on(mut w: World) -> Result<(), String> {
     settle(&mut w).and_then(|()| verify(&w))
 }
 
-/// Another interval begins while the new primary waits for the leases of the old one. True if it waited.
+/// Another interval begins while the new primary waits for the leases of the old one. True if it
+/// waited.
 fn replaced_twice(seed: u64, how: usize, bug: Option<Bug>) -> Result<bool, String> {
     let mut w = planted_cluster(seed, 4, bug);
     let acting = w.map().acting(PG);
@@ -60,7 +62,10 @@ fn replaced_twice(seed: u64, how: usize, bug: Option<Bug>) -> Result<bool, Strin
 fn the_lease_of_an_old_primary_is_awaited_by_all_later_ones() {
     let mut waited = 0;
     for (seed, how) in (0..20).flat_map(|s| (0..3).map(move |h| (s, h))) {
-        waited += u32::from(replaced_twice(seed, how, None).unwrap_or_else(|e| panic!("how {how} seed {seed}: {e}")));
+        waited += u32::from(
+            replaced_twice(seed, how, None)
+                .unwrap_or_else(|e| panic!("how {how} seed {seed}: {e}")),
+        );
     }
     assert!(waited > 30, "{waited}");
 }
@@ -86,12 +91,14 @@ fn clean_while_waiting(seed: u64) -> Result<bool, String> {
 
 #[test]
 fn the_lease_of_an_old_primary_is_awaited_though_the_pg_was_clean() {
-    let waited =
-        (0..60).filter(|seed| clean_while_waiting(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).count();
+    let waited = (0..60)
+        .filter(|seed| clean_while_waiting(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}")))
+        .count();
     assert!(waited > 5, "{waited}");
 }
 
-/// The old primary is on record as dead only after the new one has begun to wait for its leases. True if it came to that.
+/// The old primary is on record as dead only after the new one has begun to wait for its leases.
+/// True if it came to that.
 fn dead_later(seed: u64) -> Result<bool, String> {
     let mut w = planted_cluster(seed, 4, None);
     let old = replaced(&mut w);
@@ -113,7 +120,9 @@ fn dead_later(seed: u64) -> Result<bool, String> {
 
 #[test]
 fn nobody_waits_for_the_lease_of_an_old_primary_that_is_dead_by_a_later_map() {
-    let waited = (0..20).filter(|seed| dead_later(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).count();
+    let waited = (0..20)
+        .filter(|seed| dead_later(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}")))
+        .count();
     assert!(waited > 5, "{waited}");
 }
 
@@ -139,7 +148,8 @@ fn the_lease_of_an_old_primary_is_awaited_after_restarts() {
     assert!(waited > 5, "{waited}");
 }
 
-/// An OSD was declared lost, came back, took writes in the same set, and went down; then the other one is lost.
+/// An OSD was declared lost, came back, took writes in the same set, and went down; then the other
+/// one is lost.
 fn lost_once(seed: u64, declared: bool, bug: Option<Bug>) -> Result<(), String> {
     let mut w = planted_cluster(seed, 4, bug);
     w.scrubs = false;
@@ -178,12 +188,13 @@ fn lost_once(seed: u64, declared: bool, bug: Option<Bug>) -> Result<(), String> 
 #[test]
 fn who_came_back_after_it_was_declared_lost_is_waited_for() {
     for (seed, declared) in (0..10).flat_map(|s| [(s, false), (s, true)]) {
-        lost_once(seed, declared, None).unwrap_or_else(|e| panic!("declared {declared} seed {seed}: {e}"));
+        lost_once(seed, declared, None)
+            .unwrap_or_else(|e| panic!("declared {declared} seed {seed}: {e}"));
     }
 }
 
-/// The primary goes, and the next one goes with the last member before it knows that it leads: it served nobody, and the one that
-/// returns first waits for neither of them.
+/// The primary goes, and the next one goes with the last member before it knows that it leads: it
+/// served nobody, and the one that returns first waits for neither of them.
 fn never_served(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -229,12 +240,13 @@ fn who_never_served_is_not_waited_for() {
     }
 }
 
-/// Two of three members write; one object of the one rots; the other goes, and the third comes back: the PG serves, but for
-/// that object. True if the damage was found.
+/// Two of three members write; one object of the one rots; the other goes, and the third comes
+/// back: the PG serves, but for that object. True if the damage was found.
 fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<bool, String> {
     let mut w = World::new(seed, 3, 3, 1, 3);
     bug.into_iter().for_each(|b| w.plant(b));
-    // All that was ever written is in the log: nobody needs a backfill, which would wait for that object.
+    // All that was ever written is in the log: nobody needs a backfill, which would wait for that
+    // object.
     Arc::make_mut(&mut w.cfg).log_keep = 10_000;
     w.scrubs = false;
     w.pace = w.pace.calm();
@@ -256,7 +268,8 @@ fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<bool, String> {
     w.pace.local = 0;
     w.pace.appends = 0;
     w.clients.iter_mut().for_each(|c| c.quiet = false);
-    let missing = |w: &World| !w.nodes[victim].store.applied.meta.keys().all(|k| !k.starts_with(b"pgm."));
+    let missing =
+        |w: &World| !w.nodes[victim].store.applied.meta.keys().all(|k| !k.starts_with(b"pgm."));
     w.slow.insert((crate::world::End::Osd(acting[1]), crate::world::End::Osd(acting[0])), u64::MAX);
     for _ in 0..4000 {
         w.step();
@@ -287,7 +300,8 @@ fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<bool, String> {
 
 #[test]
 fn a_rotten_object_and_an_absent_member_leave_the_rest_served() {
-    let found = |seed: &u64| rotten_alone(*seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let found =
+        |seed: &u64| rotten_alone(*seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let found = (0..20).filter(found).count();
     assert!(found > 10, "the damage was found in {found} of 20 seeds only");
 }
@@ -295,7 +309,9 @@ fn a_rotten_object_and_an_absent_member_leave_the_rest_served() {
 /// Every planted bug shows by the failure that it must cause.
 #[test]
 fn sim_planted_bugs_of_histories_fail_as_they_must() {
-    fails_with(STALE, 30, |seed| replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ()));
+    fails_with(STALE, 30, |seed| {
+        replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ())
+    });
     fails_with("SERVES OLD DATA", 10, |seed| lost_once(seed, true, Some(Bug::LostForever)));
     fails_with("WAITS IN VAIN", 20, |seed| never_served(seed, Some(Bug::Foretold)));
     fails_with("DOWN", 20, |seed| rotten_alone(seed, Some(Bug::MissingIsHollow)).map(drop));

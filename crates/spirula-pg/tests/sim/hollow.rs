@@ -1,5 +1,6 @@
-//! Stories of members that get log entries without their data: how many may, how many must have all, and whose history is
-//! taken. Each rule is taken out, too, and what it forbids must then happen.
+//! Stories of members that get log entries without their data: how many may, how many must have
+//! all, and whose history is taken. Each rule is taken out, too, and what it forbids must then
+//! happen.
 
 use crate::client::object;
 use crate::planted::{UNFOUND, fails_with};
@@ -11,8 +12,8 @@ use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, SpgId};
 use std::sync::Arc;
 
-/// A PG of `size` copies on as many OSDs of `osds`, whose log tells everything, and where nothing is recovered but what a
-/// request waits for.
+/// A PG of `size` copies on as many OSDs of `osds`, whose log tells everything, and where nothing
+/// is recovered but what a request waits for.
 fn world(seed: u64, (osds, size, min_size): (usize, usize, usize), bug: Option<Bug>) -> World {
     let mut w = World::new(seed, osds, size, 1, 3);
     bug.into_iter().for_each(|b| w.plant(b));
@@ -22,7 +23,8 @@ fn world(seed: u64, (osds, size, min_size): (usize, usize, usize), bug: Option<B
     // What is to be read would wait for turns, too.
     w.pace.cold = 0;
     let cfg = Arc::make_mut(&mut w.cfg);
-    (cfg.log_keep, cfg.log_max, cfg.primary_lag, cfg.push_bytes) = (100_000, 200_000, 100_000, 1 << 20);
+    (cfg.log_keep, cfg.log_max, cfg.primary_lag, cfg.push_bytes) =
+        (100_000, 200_000, 100_000, 1 << 20);
     w.maps.last_mut().unwrap().min_size = min_size;
     let out = (size as OsdId..osds as OsdId).collect();
     w.maps.last_mut().unwrap().out = out;
@@ -86,8 +88,8 @@ fn ends_well(mut w: World) -> Result<World, String> {
     Ok(w)
 }
 
-/// Two of four have a bad copy, each of another object. Writes go on; one of the two gets the last ones, and then those two are
-/// left that lack something. Whatever was acknowledged was on three.
+/// Two of four have a bad copy, each of another object. Writes go on; one of the two gets the last
+/// ones, and then those two are left that lack something. Whatever was acknowledged was on three.
 fn two_lag(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = world(seed, (4, 4, 2), bug);
     w.pace.objects = 2;
@@ -120,8 +122,8 @@ fn two_lag(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     ends_well(w)
 }
 
-/// A pool that serves with one copy: a write that two members acknowledged is on both, so it outlives the one that was there
-/// all the time.
+/// A pool that serves with one copy: a write that two members acknowledged is on both, so it
+/// outlives the one that was there all the time.
 fn one_is_lost(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = world(seed, (3, 3, 1), bug);
     rest(&mut w);
@@ -139,8 +141,8 @@ fn one_is_lost(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     ends_well(w)
 }
 
-/// The power of those fails that have the data of all entries, before the last ones are on their disks; the one member that
-/// lacks data has these, and another OSD is there.
+/// The power of those fails that have the data of all entries, before the last ones are on their
+/// disks; the one member that lacks data has these, and another OSD is there.
 fn the_hollow_one_is_left(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = world(seed, (4, 3, 2), bug);
     rest(&mut w);
@@ -174,12 +176,16 @@ fn writes_wait_where_two_members_lack_objects() {
 
 #[test]
 fn no_write_is_on_one_whole_copy_alone_where_there_are_two() {
-    (0..10).for_each(|seed| drop(one_is_lost(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"))));
+    (0..10).for_each(|seed| {
+        drop(one_is_lost(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")))
+    });
     fails_with(UNFOUND, 20, |seed| one_is_lost(seed, Some(Bug::OneWhole)).map(drop));
 }
 
 #[test]
 fn no_history_is_taken_from_a_hollow_copy_while_those_with_the_data_may_come_back() {
     goes_well(10, "changes withheld", |seed| the_hollow_one_is_left(seed, None));
-    fails_with(UNFOUND, 20, |seed| the_hollow_one_is_left(seed, Some(Bug::HollowNotAwaited)).map(drop));
+    fails_with(UNFOUND, 20, |seed| {
+        the_hollow_one_is_left(seed, Some(Bug::HollowNotAwaited)).map(drop)
+    });
 }

@@ -1,4 +1,5 @@
-//! Stories of what is lost on the way between OSDs that live: nothing else goes wrong, and no map says anything.
+//! Stories of what is lost on the way between OSDs that live: nothing else goes wrong, and no map
+//! says anything.
 
 use crate::client::{check, object, tokens};
 use crate::past::Past;
@@ -32,7 +33,8 @@ fn comes_back(w: &mut World) -> bool {
 
 fn state_of(w: &World) -> String {
     let primary = w.map().acting(PG)[0] as usize;
-    let waiting = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_none()).count();
+    let waiting =
+        w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_none()).count();
     let state = w.nodes[primary].pgs.get(&SpgId::whole(PG)).map(|p| p.state().0.to_string());
     format!("{state:?}, {waiting} requests wait")
 }
@@ -42,14 +44,15 @@ fn told(w: &World) -> Result<(), String> {
     let primary = w.map().acting(PG)[0] as usize;
     (0..w.pace.objects).try_for_each(|i| {
         let fin = w.nodes[primary].store.applied.objects.get(&object(i)).map(|o| tokens(&o.data));
-        let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
+        let history: Vec<_> =
+            w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         let fin = Past { head: fin, ..Past::default() };
         check(&history, &fin, &w.map().snaps).map_err(|e| format!("CLIENTS SEE object{i}: {e}"))
     })
 }
 
-/// One write from the primary to a member is lost, later ones arrive; then the primary dies, or nobody does. `None`: there
-/// was no write on its way.
+/// One write from the primary to a member is lost, later ones arrive; then the primary dies, or
+/// nobody does. `None`: there was no write on its way.
 pub fn lost_write(seed: u64, kill: bool, bug: Option<Bug>) -> Option<Result<(), String>> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -94,8 +97,8 @@ fn a_lost_write_is_never_acknowledged_and_comes_again() {
     assert!(tried > 30, "{tried}");
 }
 
-/// A PG whose members go, come back, and move, while messages of one kind are lost. Then nothing is lost any more, and no
-/// map changes: everything must come back by itself. How many were lost.
+/// A PG whose members go, come back, and move, while messages of one kind are lost. Then nothing is
+/// lost any more, and no map changes: everything must come back by itself. How many were lost.
 fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Result<u64, String> {
     let mut w = if erasure {
         let mut w = World::new(seed, 4, 3, 1, 3);
@@ -123,7 +126,8 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
             w.lose_write(members[0].osd, members[1].osd);
         }
         if kind.starts_with("Rotten") && !erasure {
-            // A member finds under a write that its copy is bad. Another one than the primary's: each object has good copies.
+            // A member finds under a write that its copy is bad. Another one than the primary's:
+            // each object has good copies.
             let (member, o) = (w.map().acting(PG)[1] as usize, object(w.rng.below(6)));
             if w.nodes[member].store.applied.objects.contains_key(&o) {
                 w.nodes[member].store.rotten.insert(o);
@@ -137,7 +141,8 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     run(&mut w, 600);
     let rots = |w: &mut World, victim: OsdId| {
         let o = object(w.rng.below(6));
-        let there = w.nodes.get(victim as usize).is_some_and(|n| n.store.applied.objects.contains_key(&o));
+        let there =
+            w.nodes.get(victim as usize).is_some_and(|n| n.store.applied.objects.contains_key(&o));
         if there && !erasure {
             w.nodes[victim as usize].store.rotten.insert(o);
         }
@@ -158,7 +163,11 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     run(&mut w, 1500);
     let acting = w.map().acting(PG);
     if !leads && acting.get(1).is_some_and(|victim| rots(&mut w, *victim)) {
-        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
+        w.event(
+            acting[0],
+            SpgId::whole(PG),
+            PgEvent::Scrub { deep: true, repair: true, large: Default::default() },
+        );
     }
     if kind == "TooFull" {
         w.full = (0..4).collect();
@@ -206,7 +215,8 @@ fn one_loss() {
     }
 }
 
-/// What is not sent in this story: it needs a bad copy that is met by recovery, or clones. Runs by chance lose it.
+/// What is not sent in this story: it needs a bad copy that is met by recovery, or clones. Runs by
+/// chance lose it.
 const NEVER_SENT: [&str; 2] = ["PullFailed", "PushRefused"];
 
 #[test]
@@ -216,8 +226,9 @@ fn whatever_kind_of_message_is_lost_comes_again() {
         let mut lost = 0;
         for seed in 0..12 {
             for erasure in [false, true] {
-                lost += loses(seed, kind, erasure, None)
-                    .unwrap_or_else(|e| panic!("{kind} seed {seed}, erasure coding {erasure}: {e}"));
+                lost += loses(seed, kind, erasure, None).unwrap_or_else(|e| {
+                    panic!("{kind} seed {seed}, erasure coding {erasure}: {e}")
+                });
             }
         }
         println!("{kind:>12}: {lost} lost");
@@ -251,7 +262,9 @@ pub fn lost_sessions(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
 
 #[test]
 fn lost_sessions_hold_nothing_up() {
-    let lost: u64 = (0..30).map(|seed| lost_sessions(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).sum();
+    let lost: u64 = (0..30)
+        .map(|seed| lost_sessions(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")))
+        .sum();
     assert!(lost > 100, "{lost}");
 }
 
@@ -260,6 +273,8 @@ fn lost_sessions_hold_nothing_up() {
 fn sim_planted_bugs_of_losses_fail_as_they_must() {
     let gap = |seed: u64| lost_write(seed, true, Some(Bug::GapAccepted)).unwrap_or(Ok(()));
     fails_with("NO PREFIX", 20, gap);
-    fails_with("STUCK", 20, |seed| lost_write(seed, false, Some(Bug::LossUntold)).unwrap_or(Ok(())));
+    fails_with("STUCK", 20, |seed| {
+        lost_write(seed, false, Some(Bug::LossUntold)).unwrap_or(Ok(()))
+    });
     fails_with("STUCK", 20, |seed| lost_sessions(seed, Some(Bug::LossUntold)).map(|_| ()));
 }

@@ -34,7 +34,8 @@ use bytes::Bytes;
 use client::{check, object, tokens};
 use past::Past;
 use planted::{
-    ACKED, DATA, DONE_TWICE, END, LOST, OTHER_ANSWER, PAST, SHARED, STALE, TAKEN_BACK, UNFILLED, UNFOUND, all_caught,
+    ACKED, DATA, DONE_TWICE, END, LOST, OTHER_ANSWER, PAST, SHARED, STALE, TAKEN_BACK, UNFILLED,
+    UNFOUND, all_caught,
 };
 use spirula_maps::PgState;
 use spirula_messages::cluster::entry::key_of;
@@ -117,7 +118,8 @@ fn fault(w: &mut World, f: Faults) {
                 w.nodes[n].blind_until = soon(w);
             }
             let n = w.nodes.len();
-            let move_to: Vec<OsdId> = (0..1 + w.rng.below(3)).map(|_| w.rng.below(n) as OsdId).collect();
+            let move_to: Vec<OsdId> =
+                (0..1 + w.rng.below(3)).map(|_| w.rng.below(n) as OsdId).collect();
             w.change_map(|m| {
                 for id in move_to {
                     if !m.out.remove(&id) {
@@ -135,7 +137,9 @@ fn fault(w: &mut World, f: Faults) {
             let map = w.map().clone();
             // Monitors keep 500 maps at least: an OSD that is up does not lag by so many.
             let near = |n: &world::Node| !map.up.contains_key(&n.id) || n.epoch + 1 >= map.epoch;
-            if w.nodes.iter().all(near) && (0..map.pg_num).all(|s| pg_is_clean(w, PgId::new(POOL, s)).is_ok()) {
+            if w.nodes.iter().all(near)
+                && (0..map.pg_num).all(|s| pg_is_clean(w, PgId::new(POOL, s)).is_ok())
+            {
                 w.trimmed = map.epoch;
             }
         }
@@ -190,7 +194,8 @@ fn rot(w: &mut World) {
     let o = object(w.rng.below(w.pace.objects));
     let map = w.map().clone();
     let acting = map.members(o.pg(map.pg_num));
-    let damaged = w.nodes.iter().any(|n| n.store.rotten.iter().any(|r| object_of_store(r.clone()) == o));
+    let damaged =
+        w.nodes.iter().any(|n| n.store.rotten.iter().any(|r| object_of_store(r.clone()) == o));
     let whole = pg_is_clean(w, o.pg(map.pg_num)).is_ok();
     if acting.len() < 3 || damaged || !whole {
         return w.note("nothing to rot");
@@ -264,16 +269,23 @@ fn settle(w: &mut World) -> Result<(), String> {
     let pending: Vec<String> = w
         .clients
         .iter()
-        .map(|c| format!("{:?}", c.history.values().filter(|d| d.done.is_none()).collect::<Vec<_>>()))
+        .map(|c| {
+            format!("{:?}", c.history.values().filter(|d| d.done.is_none()).collect::<Vec<_>>())
+        })
         .collect();
     Err(format!("not settled: {:?}; removed {}; pending {pending:?}", clean(w), w.map().removed))
 }
 
 /// What scrubs have found is looked at again, and repaired.
 fn heal_found(w: &mut World) {
-    let found = |p: &spirula_pg::Pg| p.state().0.has(PgState::INCONSISTENT) && !p.state().0.has(PgState::SCRUBBING);
-    let all: Vec<(OsdId, SpgId)> =
-        w.nodes.iter().flat_map(|n| n.pgs.iter().filter(|(_, p)| found(p)).map(|(pg, _)| (n.id, *pg))).collect();
+    let found = |p: &spirula_pg::Pg| {
+        p.state().0.has(PgState::INCONSISTENT) && !p.state().0.has(PgState::SCRUBBING)
+    };
+    let all: Vec<(OsdId, SpgId)> = w
+        .nodes
+        .iter()
+        .flat_map(|n| n.pgs.iter().filter(|(_, p)| found(p)).map(|(pg, _)| (n.id, *pg)))
+        .collect();
     for (id, pg) in all {
         w.event(id, pg, PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
     }
@@ -299,9 +311,12 @@ fn clean(w: &World) -> Result<(), String> {
                 }
             }
         }
-        let kept = |n: &&world::Node| n.store.applied.objects.keys().any(|o| object_of_store(o.clone()).pool != POOL);
+        let kept = |n: &&world::Node| {
+            n.store.applied.objects.keys().any(|o| object_of_store(o.clone()).pool != POOL)
+        };
         if let Some(n) = w.nodes.iter().find(kept) {
-            let what = n.store.applied.objects.keys().find(|o| object_of_store((*o).clone()).pool != POOL);
+            let what =
+                n.store.applied.objects.keys().find(|o| object_of_store((*o).clone()).pool != POOL);
             return Err(format!("osd.{} keeps something to be taken back: {what:?}", n.id));
         }
         if members.iter().any(|o| !w.nodes[o.osd as usize].store.pending.is_empty()) {
@@ -315,7 +330,9 @@ fn pg_is_clean(w: &World, pg: PgId) -> Result<(), String> {
     let members = w.map().members(pg);
     let Some(first) = members.first() else { return Err(format!("{pg} is nowhere")) };
     let node = &w.nodes[first.osd as usize];
-    let Some(p) = node.pgs.get(&SpgId::new(pg, first.shard)) else { return Err(format!("{pg} has no primary")) };
+    let Some(p) = node.pgs.get(&SpgId::new(pg, first.shard)) else {
+        return Err(format!("{pg} has no primary"));
+    };
     let (state, _) = p.state();
     if state == PgState::ACTIVE | PgState::CLEAN && node.epoch == w.map().epoch {
         Ok(())
@@ -336,20 +353,28 @@ fn verify(w: &World) -> Result<(), String> {
         let acting = map.acting(pg);
         let content = |o: OsdId| -> BTreeMap<_, _> {
             let objects = &w.nodes[o as usize].store.applied.objects;
-            objects.iter().filter(|(h, _)| h.pg(map.pg_num) == pg).map(|(h, o)| (h.clone(), o.clone())).collect()
+            objects
+                .iter()
+                .filter(|(h, _)| h.pg(map.pg_num) == pg)
+                .map(|(h, o)| (h.clone(), o.clone()))
+                .collect()
         };
         let first = content(acting[0]);
         for o in &acting[1..] {
             let other = content(*o);
             if other != first {
-                return Err(format!("{pg}: osd.{o} differs from osd.{}\n{other:?}\n{first:?}", acting[0]));
+                return Err(format!(
+                    "{pg}: osd.{o} differs from osd.{}\n{other:?}\n{first:?}",
+                    acting[0]
+                ));
             }
         }
     }
     for i in 0..w.pace.objects {
         let o = object(i);
         let fin = stored_past(w, &o)?;
-        let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
+        let history: Vec<_> =
+            w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         check(&history, &fin, &map.snaps).map_err(|e| format!("object{i}: {e}"))?;
     }
     sharing::at_rest(w)?;
@@ -360,12 +385,16 @@ fn verify(w: &World) -> Result<(), String> {
 /// What a PG's record counts differs from what is there.
 const MISCOUNTED: &str = "counted, and there are";
 
-/// A PG's record counts what is there: objects, clones, those that are deleted and stay for their clones, and bytes.
+/// A PG's record counts what is there: objects, clones, those that are deleted and stay for their
+/// clones, and bytes.
 fn counts_are_right(w: &World, pg: PgId) -> Result<(), String> {
     let map = w.map();
     let Some(first) = map.members(pg).first().copied() else { return Ok(()) };
     let node = &w.nodes[first.osd as usize];
-    let Some(look) = node.pgs.get(&SpgId::new(pg, first.shard)).and_then(spirula_pg::Pg::look) else { return Ok(()) };
+    let Some(look) = node.pgs.get(&SpgId::new(pg, first.shard)).and_then(spirula_pg::Pg::look)
+    else {
+        return Ok(());
+    };
     let counts = &look.info.head.counts;
     if counts.estimated {
         return Ok(());
@@ -380,18 +409,24 @@ fn counts_are_right(w: &World, pg: PgId) -> Result<(), String> {
         objects += 1;
         whiteouts += i64::from(info.has(ObjectInfo::WHITEOUT));
         if o.snap == spirula_types::SNAP_HEAD {
-            let set = obj.attrs.get(SNAPSET_ATTR).map(|v| spirula_encoding::from_slice::<SnapSet>(v).unwrap());
+            let set = obj
+                .attrs
+                .get(SNAPSET_ATTR)
+                .map(|v| spirula_encoding::from_slice::<SnapSet>(v).unwrap());
             bytes += info.size as i64 + set.map_or(0, |s| s.own_bytes());
         } else {
             clones += 1;
         }
     }
-    let (counted, there) =
-        ((counts.objects, counts.clones, counts.whiteouts, counts.bytes), (objects, clones, whiteouts, bytes));
+    let (counted, there) = (
+        (counts.objects, counts.clones, counts.whiteouts, counts.bytes),
+        (objects, clones, whiteouts, bytes),
+    );
     if counted == there { Ok(()) } else { Err(format!("{pg}: {counted:?} {MISCOUNTED} {there:?}")) }
 }
 
-/// Each OSD that starts again remembers what it remembers now, and in each PG that is active the members remember the same.
+/// Each OSD that starts again remembers what it remembers now, and in each PG that is active the
+/// members remember the same.
 fn verify_logs(w: &World) -> Result<(), String> {
     w.nodes.iter().filter(|n| n.alive).try_for_each(logs_are_stored)?;
     let map = w.map();
@@ -418,10 +453,19 @@ fn verify_logs(w: &World) -> Result<(), String> {
 fn logs_are_stored(node: &world::Node) -> Result<(), String> {
     for (id, pg) in &node.pgs {
         let Some(look) = pg.look() else { continue };
-        let known: BTreeSet<EVersion> =
-            look.log.dups().map(|d| key_of(d.version, d.home)).chain(look.log.iter().map(LogEntry::key)).collect();
-        let stored: BTreeSet<EVersion> =
-            node.store.applied.log(*id).into_iter().flat_map(|(log, _)| log.keys().copied()).collect();
+        let known: BTreeSet<EVersion> = look
+            .log
+            .dups()
+            .map(|d| key_of(d.version, d.home))
+            .chain(look.log.iter().map(LogEntry::key))
+            .collect();
+        let stored: BTreeSet<EVersion> = node
+            .store
+            .applied
+            .log(*id)
+            .into_iter()
+            .flat_map(|(log, _)| log.keys().copied())
+            .collect();
         if known != stored {
             return Err(format!("{id}: remembers {known:?}, and stored is {stored:?}"));
         }
@@ -429,7 +473,8 @@ fn logs_are_stored(node: &world::Node) -> Result<(), String> {
     Ok(())
 }
 
-/// An object as its PG's members hold it, with its snapshots. Its history names the clones that are there, and no others.
+/// An object as its PG's members hold it, with its snapshots. Its history names the clones that are
+/// there, and no others.
 fn stored_past(w: &World, o: &HObject) -> Result<Past, String> {
     let map = w.map();
     let first = map.members(o.pg(map.pg_num))[0];
@@ -441,26 +486,41 @@ fn stored_past(w: &World, o: &HObject) -> Result<Past, String> {
         }
     };
     let family = HObject { snap: 0, ..store_object(o, first.shard) }..store_object(o, first.shard);
-    let clones: Vec<u64> =
-        w.nodes[first.osd as usize].store.applied.objects.range(family).map(|(c, _)| c.snap).collect();
+    let clones: Vec<u64> = w.nodes[first.osd as usize]
+        .store
+        .applied
+        .objects
+        .range(family)
+        .map(|(c, _)| c.snap)
+        .collect();
     let Some((attrs, data)) = of(o) else {
-        return if clones.is_empty() { Ok(Past::default()) } else { Err(format!("{o} left clones {clones:?}")) };
+        return if clones.is_empty() {
+            Ok(Past::default())
+        } else {
+            Err(format!("{o} left clones {clones:?}"))
+        };
     };
     let info: ObjectInfo = spirula_encoding::from_slice(&attrs[INFO_ATTR]).unwrap();
-    let set: SnapSet = attrs.get(SNAPSET_ATTR).map(|v| spirula_encoding::from_slice(v).unwrap()).unwrap_or_default();
+    let set: SnapSet = attrs
+        .get(SNAPSET_ATTR)
+        .map(|v| spirula_encoding::from_slice(v).unwrap())
+        .unwrap_or_default();
     let named: Vec<u64> = set.clones.iter().map(|c| c.id).collect();
     if named != clones {
         return Err(format!("{o} has a history with clones {named:?}, and there are {clones:?}"));
     }
     // Nothing is left of what was removed.
-    let kept = |c: &ObjectClone| c.snaps.is_empty() || c.snaps.iter().any(|s| !map.snaps.contains(s));
+    let kept =
+        |c: &ObjectClone| c.snaps.is_empty() || c.snaps.iter().any(|s| !map.snaps.contains(s));
     if set.clones.iter().any(kept) || (info.has(ObjectInfo::WHITEOUT) && set.clones.is_empty()) {
         return Err(format!("{o} keeps {set:?}, and the snapshots are {:?}", map.snaps));
     }
     for c in &set.clones {
-        let (_, old) = of(&HObject { snap: c.id, ..o.clone() }).ok_or_else(|| format!("{o}: clone {}", c.id))?;
+        let (_, old) = of(&HObject { snap: c.id, ..o.clone() })
+            .ok_or_else(|| format!("{o}: clone {}", c.id))?;
         let newer = set.clones.iter().map(|n| n.id).find(|n| *n > c.id).unwrap_or(o.snap);
-        let (_, new) = of(&HObject { snap: newer, ..o.clone() }).ok_or_else(|| format!("{o}: clone {newer}"))?;
+        let (_, new) = of(&HObject { snap: newer, ..o.clone() })
+            .ok_or_else(|| format!("{o}: clone {newer}"))?;
         let alike = |(at, n): &(u64, u64)| {
             let range = *at as usize..(at + n) as usize;
             old.get(range.clone()).is_some_and(|old| new.get(range) == Some(old))
@@ -485,7 +545,8 @@ fn shards_of(w: &World, o: &HObject) -> Option<(Vec<(usize, store::Obj)>, Vec<u8
         objects.get(&store_object(o, p.shard)).map(|x| (p.shard as usize, x.clone()))
     });
     let found: Vec<(usize, store::Obj)> = found.collect();
-    let info: ObjectInfo = spirula_encoding::from_slice(&found.first()?.1.attrs[INFO_ATTR]).unwrap();
+    let info: ObjectInfo =
+        spirula_encoding::from_slice(&found.first()?.1.attrs[INFO_ATTR]).unwrap();
     let have: Vec<(usize, Bytes)> =
         found.iter().take(shape.k).map(|(s, x)| (*s, Bytes::from(x.data.clone()))).collect();
     let mut data = join(&shape, &have).ok()?.to_vec();
@@ -503,7 +564,8 @@ fn verify_shards(w: &World, pg: PgId) -> Result<(), String> {
     for p in &members {
         let objects = w.nodes[p.osd as usize].store.applied.objects.keys();
         for o in objects.filter(|o| {
-            o.pg(map.pg_num).seed == pg.seed && store_object(&object_of_store((*o).clone()), p.shard) == **o
+            o.pg(map.pg_num).seed == pg.seed
+                && store_object(&object_of_store((*o).clone()), p.shard) == **o
         }) {
             names.insert(object_of_store(o.clone()));
         }
@@ -552,7 +614,8 @@ fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, Str
     let merge = pick.chance(30);
     // Damage beside one failure is two of the shards: more than one parity shard makes good.
     let rot = faults.rot && m > 1;
-    let faults = Faults { merge, split: faults.split || merge, rot, swap: faults.swap && !rot, ..faults };
+    let faults =
+        Faults { merge, split: faults.split || merge, rot, swap: faults.swap && !rot, ..faults };
     let mut w = World::new(seed, osds, k + m, 1 + pick.below(2) as u32, 3);
     let map = w.maps.last_mut().unwrap();
     (map.ec, map.min_size) = (Some((k, m)), k + usize::from(m > 1));
@@ -648,7 +711,12 @@ fn campaign(
     for seed in seeds {
         match std::panic::catch_unwind(|| run(seed)) {
             Ok(Ok(w)) => {
-                done += w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_some()).count();
+                done += w
+                    .clients
+                    .iter()
+                    .flat_map(|c| c.history.values())
+                    .filter(|d| d.done.is_some())
+                    .count();
                 w.stats.iter().for_each(|(k, v)| *stats.entry(k).or_default() += v);
             }
             Ok(Err(e)) => {
@@ -664,7 +732,8 @@ fn campaign(
     println!("{done} requests, {stats:?}");
     assert!(failed.is_empty(), "failing seeds {failed:?}; replay one with SIM_SEED");
     assert!(done > 1000, "only {done} requests were answered");
-    let idle: Vec<&str> = ABOUT.into_iter().filter(|what| many && !stats.contains_key(what)).collect();
+    let idle: Vec<&str> =
+        ABOUT.into_iter().filter(|what| many && !stats.contains_key(what)).collect();
     assert!(idle.is_empty(), "these never came about: {idle:?}");
     stats
 }
@@ -779,7 +848,11 @@ fn gone(mut w: World, seed: u64) {
     for n in &w.nodes {
         let s = &n.store.applied;
         let records: Vec<_> = s.meta.keys().filter(|k| &k[..] != b"osd.map").collect();
-        assert!(s.objects.is_empty() && records.is_empty(), "seed {seed}: osd.{} keeps {records:?}", n.id);
+        assert!(
+            s.objects.is_empty() && records.is_empty(),
+            "seed {seed}: osd.{} keeps {records:?}",
+            n.id
+        );
         assert!(s.logs.values().all(BTreeMap::is_empty), "seed {seed}: osd.{} keeps a log", n.id);
         assert!(n.pgs.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, n.pgs.keys());
     }
@@ -838,8 +911,8 @@ fn sim_snapshots_of_erasure_coded_pools_show_what_was() {
     campaign(if all.end == 300 { 0..150 } else { all }, |seed| run_erasure(seed, snapshots));
 }
 
-/// What can go wrong with snapshots, planted, must be caught, and by what it breaks. Whole clusters show others
-/// (`spirula_sim::Bug::ALL`).
+/// What can go wrong with snapshots, planted, must be caught, and by what it breaks. Whole clusters
+/// show others (`spirula_sim::Bug::ALL`).
 #[test]
 fn sim_planted_snapshot_bugs_are_caught() {
     let bugs: [(Bug, &[&str]); _] = [
@@ -859,7 +932,11 @@ fn sim_planted_snapshot_bugs_are_caught() {
     };
     all_caught(&bugs, BUG_SEEDS, &[&chance]);
     // What is taken is mostly what is there, by luck.
-    all_caught(&[(Bug::SharesWithAny, &["takes a range of", " differs", SHARED])], 5 * BUG_SEEDS, &[&chance]);
+    all_caught(
+        &[(Bug::SharesWithAny, &["takes a range of", " differs", SHARED])],
+        5 * BUG_SEEDS,
+        &[&chance],
+    );
 }
 
 #[test]
@@ -867,7 +944,8 @@ fn one_snapshot_seed() {
     let of = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
     let seed = of("SIM_SEED").unwrap_or(1);
     let prepare = if of("SIM_REMOVE") == Some(1) { removals } else { snapshots };
-    let run = if of("SIM_EC") == Some(1) { run_erasure(seed, prepare) } else { run_with(seed, prepare) };
+    let run =
+        if of("SIM_EC") == Some(1) { run_erasure(seed, prepare) } else { run_with(seed, prepare) };
     if let Err(e) = run {
         panic!("{e}");
     }

@@ -1,4 +1,5 @@
-//! What an object is and was, as its users think of it: the model that histories with snapshots are checked against.
+//! What an object is and was, as its users think of it: the model that histories with snapshots are
+//! checked against.
 
 use spirula_pg::exec::{SnapAt, SnapSet};
 use std::collections::BTreeMap;
@@ -44,7 +45,9 @@ impl Past {
     /// After a change by somebody who knows of these snapshots, and of so many that ever were.
     pub fn after(&self, change: Change, seq: u64, context: &[u64]) -> Self {
         let head = match change {
-            Change::Append(token) => Some(self.head.iter().flatten().copied().chain(token).collect()),
+            Change::Append(token) => {
+                Some(self.head.iter().flatten().copied().chain(token).collect())
+            }
             Change::Delete => None,
             Change::Back(snap) => self.at(snap),
         };
@@ -69,12 +72,19 @@ impl Past {
             Seen::At(None, tokens) => *tokens == self.head,
             Seen::At(Some(snap), tokens) => *tokens == self.at(*snap),
             Seen::Gone => true,
-            Seen::All(all, snaps) => all.head == self.head && snaps.iter().all(|s| all.at(*s) == self.at(*s)),
+            Seen::All(all, snaps) => {
+                all.head == self.head && snaps.iter().all(|s| all.at(*s) == self.at(*s))
+            }
         }
     }
 
     /// As it is stored; `clone` gives the tokens of a clone.
-    pub fn stored(head: Tokens, set: &SnapSet, snaps: &[u64], clone: impl Fn(u64) -> Tokens) -> Self {
+    pub fn stored(
+        head: Tokens,
+        set: &SnapSet,
+        snaps: &[u64],
+        clone: impl Fn(u64) -> Tokens,
+    ) -> Self {
         let of = |snap: u64| match set.at(snap) {
             SnapAt::Clone(id) => clone(id),
             SnapAt::Head | SnapAt::Nothing => None,

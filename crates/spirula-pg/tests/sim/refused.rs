@@ -1,5 +1,6 @@
-//! Bad copies of objects whose newest entry in the log is a write that was refused, and changed nothing: what is wanted of
-//! another copy is what the object's last change made, or nobody has it and it stays unfound for good.
+//! Bad copies of objects whose newest entry in the log is a write that was refused, and changed
+//! nothing: what is wanted of another copy is what the object's last change made, or nobody has it
+//! and it stays unfound for good.
 
 use crate::client::object;
 use crate::scenarios::{PG, place, run, until_active};
@@ -12,7 +13,8 @@ use spirula_types::{OsdId, Peer, SpgId};
 
 const OBJECTS: usize = 6;
 
-/// A calm cluster of one PG on the first three of four OSDs. Each object was changed, and then a write of each was refused.
+/// A calm cluster of one PG on the first three of four OSDs. Each object was changed, and then a
+/// write of each was refused.
 fn refused(seed: u64, erasure: bool) -> World {
     let mut w = World::new(seed, 4, 3, 1, 3);
     if erasure {
@@ -131,7 +133,12 @@ fn a_bad_copy_that_a_scrub_finds_is_fetched_in_the_version_that_is_there() {
                 }
             }
             let what = format!("seed {seed}, member {who}, erasure coding {erasure}");
-            assert!(bad(&w) == 0 && !unfound(&w), "{what}: {} bad, unfound: {}", bad(&w), unfound(&w));
+            assert!(
+                bad(&w) == 0 && !unfound(&w),
+                "{what}: {} bad, unfound: {}",
+                bad(&w),
+                unfound(&w)
+            );
             whole_again(w, &what);
         }
     }

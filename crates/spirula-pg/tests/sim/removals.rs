@@ -21,14 +21,17 @@ fn quiet(w: &mut World, all: bool) {
     w.clients.iter_mut().for_each(|c| c.quiet = all);
 }
 
-/// The newest version of an object, under the snapshots `newer`, is lost: the primary has an older one, which names the clone 1, all other copies
-/// are damaged. The administrator gives it up. None if it did not come to that.
+/// The newest version of an object, under the snapshots `newer`, is lost: the primary has an older
+/// one, which names the clone 1, all other copies are damaged. The administrator gives it up. None
+/// if it did not come to that.
 fn given_up(seed: u64, newer: &[u64], revert: bool) -> Option<World> {
     let mut w = with_snapshot(seed);
     run(&mut w, 1000);
     quiet(&mut w, true);
     run(&mut w, 1000);
-    if !stored_past(&w, &object(0)).is_ok_and(|p| p.head.is_some() && p.at(1).is_some() && p.seq == 1) {
+    if !stored_past(&w, &object(0))
+        .is_ok_and(|p| p.head.is_some() && p.at(1).is_some() && p.seq == 1)
+    {
         return None;
     }
     let first = w.map().acting(PG)[0];
@@ -51,8 +54,10 @@ fn given_up(seed: u64, newer: &[u64], revert: bool) -> Option<World> {
     let gives_up = |w: &World| {
         let p = w.nodes[first as usize].pgs.get(&id)?;
         let leads = w.map().acting(PG).first() == Some(&first);
-        let unfound = p.state().0.any(PgState::RECOVERY_UNFOUND) && p.may_mark_lost(revert) == Ok(1);
-        (leads && unfound && w.nodes[first as usize].store.applied.objects.contains_key(&object(0))).then_some(())
+        let unfound =
+            p.state().0.any(PgState::RECOVERY_UNFOUND) && p.may_mark_lost(revert) == Ok(1);
+        (leads && unfound && w.nodes[first as usize].store.applied.objects.contains_key(&object(0)))
+            .then_some(())
     };
     // With some seeds the newest write, or the primary, is another.
     (0..300).find_map(|_| {
@@ -124,7 +129,9 @@ fn a_late_write_makes_no_clone_for_a_purged_snapshot() {
         run(&mut w, 100);
         w.clients[0].quiet = true;
         run(&mut w, 300);
-        late += usize::from(w.clients[0].history.values().any(|d| d.write.is_some() && d.context == [1]));
+        late += usize::from(
+            w.clients[0].history.values().any(|d| d.write.is_some() && d.context == [1]),
+        );
         w.clients[0].blind_until = 0;
         settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let past = stored_past(&w, &object(0)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));

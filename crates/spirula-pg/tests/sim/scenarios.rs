@@ -48,13 +48,16 @@ pub fn active(w: &World) -> bool {
     let map = w.map();
     let Some(primary) = map.acting(PG).first().copied() else { return false };
     let node = &w.nodes[primary as usize];
-    node.epoch == map.epoch && node.pgs.get(&SpgId::whole(PG)).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
+    node.epoch == map.epoch
+        && node.pgs.get(&SpgId::whole(PG)).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
 }
 
 /// Does the PG's primary serve, whole or as a shard?
 pub fn active_at(w: &World, pg: PgId) -> bool {
     let map = w.map();
-    let Some(first) = map.members(pg).first().copied().filter(|p| p.is_some()) else { return false };
+    let Some(first) = map.members(pg).first().copied().filter(|p| p.is_some()) else {
+        return false;
+    };
     let node = &w.nodes[first.osd as usize];
     let pg = node.pgs.get(&SpgId::new(pg, first.shard));
     node.epoch == map.epoch && pg.is_some_and(|p| p.state().0.has(PgState::ACTIVE))
@@ -97,14 +100,20 @@ pub fn goes_well(seeds: u64, about: &str, story: impl Fn(u64) -> Result<World, S
 /// The story that shows a bug best, with the bug planted or without: what goes wrong?
 pub fn with_bug(bug: Bug, planted: Option<Bug>, seed: u64) -> Option<String> {
     match bug {
-        Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, false, planted).err(),
+        Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => {
+            replaced_primary(seed, false, planted).err()
+        }
         Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, planted).err(),
         Bug::MissingStaleOnResume | Bug::DirtyForgotten => restarts(seed, planted).err(),
         Bug::WithheldForgotten | Bug::HollowHistory => withheld(seed, planted).err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, planted).err(),
-        Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, planted).err(),
+        Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => {
+            scrubbed(seed, planted).err()
+        }
         Bug::CleanBeforeDurable => moved(seed, planted).err(),
-        Bug::FoldUnchecked | Bug::FoldForgetsRequests | Bug::WritesWhilePending => merges(seed, planted).err(),
+        Bug::FoldUnchecked | Bug::FoldForgetsRequests | Bug::WritesWhilePending => {
+            merges(seed, planted).err()
+        }
         _ => None,
     }
 }
@@ -176,7 +185,8 @@ fn merges(seed: u64, bug: Option<Bug>) -> Result<World, String> {
             if w.map().pg_num == fewer {
                 break;
             }
-            let (client, osd, until) = (w.rng.below(3), w.rng.below(5) as OsdId, w.now + w.rng.below(200) as u64);
+            let (client, osd, until) =
+                (w.rng.below(3), w.rng.below(5) as OsdId, w.now + w.rng.below(200) as u64);
             w.slow.insert((End::Client(client), End::Osd(osd)), until);
             run(&mut w, 100);
         }
@@ -212,7 +222,8 @@ fn rest(w: &mut World) {
     run(w, 300);
 }
 
-/// PGs are merged and split again, and nobody writes before their members have agreed on what there is.
+/// PGs are merged and split again, and nobody writes before their members have agreed on what there
+/// is.
 fn merged_and_split_at_rest(seed: u64) -> Result<World, String> {
     let mut w = World::new(seed, 4, 3, 4, 3);
     w.pace = w.pace.calm();
@@ -252,8 +263,8 @@ fn pgs_that_are_merged_and_split_at_rest_remember_all() {
     goes_well(20, "split at rest", merged_and_split_at_rest);
 }
 
-/// An erasure-coded pool that has forgotten most of its requests is split twice while nobody writes, and then an OSD's place is
-/// another's: it is filled.
+/// An erasure-coded pool that has forgotten most of its requests is split twice while nobody
+/// writes, and then an OSD's place is another's: it is filled.
 fn split_twice_having_forgotten(seed: u64) -> Result<World, String> {
     let mut w = World::new(seed, 5, 3, 1, 3);
     let map = w.maps.last_mut().unwrap();
@@ -333,8 +344,8 @@ fn restarts(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     ends_well(w)
 }
 
-/// Writes that a member does not get because it lacks their objects: it is back, recovery waits for its turns, and then
-/// all OSDs restart at once, or those that have the data die.
+/// Writes that a member does not get because it lacks their objects: it is back, recovery waits for
+/// its turns, and then all OSDs restart at once, or those that have the data die.
 fn withheld(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = planted_cluster(seed, 3, bug);
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 5);
@@ -402,7 +413,8 @@ fn damaged_copies_are_no_source() {
     goes_well(10, "damage met", |seed| damaged(seed, None));
 }
 
-/// The one copy that is up is bad: whoever reads it waits for a good one that is away, and is told no error meanwhile.
+/// The one copy that is up is bad: whoever reads it waits for a good one that is away, and is told
+/// no error meanwhile.
 #[test]
 fn a_bad_copy_alone_makes_readers_wait_for_a_good_one() {
     for seed in 0..20 {
@@ -418,7 +430,8 @@ fn a_bad_copy_alone_makes_readers_wait_for_a_good_one() {
             stop(&mut w, *o..*o + 1);
         }
         until_active(&mut w);
-        let there = w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect::<Vec<_>>();
+        let there =
+            w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect::<Vec<_>>();
         w.nodes[acting[0] as usize].store.rotten.extend(there);
         w.pace.appends = 0;
         w.clients.iter_mut().for_each(|c| c.quiet = false);
@@ -436,21 +449,25 @@ fn a_bad_copy_alone_makes_readers_wait_for_a_good_one() {
 fn replaced_primary_serves_no_stale_read() {
     goes_well(20, "a lease was raced", |seed| replaced_primary(seed, false, None));
     goes_well(20, "a lease was raced", |seed| replaced_primary(seed, true, None));
-    fails_with(STALE, 40, |seed| replaced_primary(seed, true, Some(Bug::GrantEpochIgnored)).map(drop));
+    fails_with(STALE, 40, |seed| {
+        replaced_primary(seed, true, Some(Bug::GrantEpochIgnored)).map(drop)
+    });
 }
 
 /// Notes it if others wrote since then, while the first client asked whoever led before.
 pub fn race(w: &mut World, since: u64) {
-    let wrote = |c: &crate::client::Client| c.history.values().any(|d| d.write.is_some() && d.done > Some(since));
+    let wrote = |c: &crate::client::Client| {
+        c.history.values().any(|d| d.write.is_some() && d.done > Some(since))
+    };
     let asked = w.clients[0].history.values().any(|d| d.done.is_none_or(|at| at > since));
     if asked && w.clients[1..].iter().any(wrote) {
         w.note("a lease was raced");
     }
 }
 
-/// Who has the map that shows it down grants it nothing more. `late`: its boot comes to the monitor a second time, late, when it
-/// has been down for long and is out; whoever has that map grants it leases again, and their epoch alone says that they are
-/// none for a primary of before.
+/// Who has the map that shows it down grants it nothing more. `late`: its boot comes to the monitor
+/// a second time, late, when it has been down for long and is out; whoever has that map grants it
+/// leases again, and their epoch alone says that they are none for a primary of before.
 fn replaced_primary(seed: u64, late: bool, bug: Option<Bug>) -> Result<World, String> {
     {
         let mut w = planted_cluster(seed, 3, bug);
@@ -483,8 +500,8 @@ fn replaced_primary(seed: u64, late: bool, bug: Option<Bug>) -> Result<World, St
     }
 }
 
-/// A primary that stops is taken for dead from the moment at which it has said so, and a client that does not hear of it goes
-/// on asking it until it is gone.
+/// A primary that stops is taken for dead from the moment at which it has said so, and a client
+/// that does not hear of it goes on asking it until it is gone.
 fn stopping_primary(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     let mut w = planted_cluster(seed, 3, bug);
     w.scrubs = false;
@@ -523,9 +540,14 @@ fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<World, String> {
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (4, 6, 90, 10);
     let id = SpgId::whole(PG);
     let primary = w.map().acting(PG)[0];
-    let inconsistent = |w: &World| w.nodes[primary as usize].pgs[&id].state().0.has(PgState::INCONSISTENT);
+    let inconsistent =
+        |w: &World| w.nodes[primary as usize].pgs[&id].state().0.has(PgState::INCONSISTENT);
     for _ in 0..6 {
-        w.event(primary, id, PgEvent::Scrub { deep: true, repair: false, large: Default::default() });
+        w.event(
+            primary,
+            id,
+            PgEvent::Scrub { deep: true, repair: false, large: Default::default() },
+        );
         run(&mut w, 1500);
         if inconsistent(&w) {
             return Err("a scrub beside writes finds what is not there".into());
@@ -579,8 +601,14 @@ fn a_repair_goes_on_beside_the_recovery_it_causes() {
         let all = w.nodes[victim].store.applied.objects.keys().cloned().collect::<Vec<_>>();
         assert!(!all.is_empty(), "seed {seed}: nothing to rot");
         w.nodes[victim].store.rotten.extend(all);
-        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true, large: Default::default() });
-        let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::SCRUBBING);
+        w.event(
+            acting[0],
+            SpgId::whole(PG),
+            PgEvent::Scrub { deep: true, repair: true, large: Default::default() },
+        );
+        let scrubs = |w: &World| {
+            w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::SCRUBBING)
+        };
         assert!(scrubs(&w), "seed {seed}: it does not begin");
         for _ in 0..100 {
             run(&mut w, 200);
@@ -602,14 +630,19 @@ fn a_scrub_without_an_answer_is_given_up() {
         let acting = w.map().acting(PG);
         w.no_scans = Some(acting[1]);
         let id = SpgId::whole(PG);
-        w.event(acting[0], id, PgEvent::Scrub { deep: false, repair: false, large: Default::default() });
+        w.event(
+            acting[0],
+            id,
+            PgEvent::Scrub { deep: false, repair: false, large: Default::default() },
+        );
         let pass = |w: &mut World, ms: u64| {
             let until = w.now + ms;
             while w.now < until {
                 w.step();
             }
         };
-        let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&id].state().0.has(PgState::SCRUBBING);
+        let scrubs =
+            |w: &World| w.nodes[acting[0] as usize].pgs[&id].state().0.has(PgState::SCRUBBING);
         pass(&mut w, 5_000);
         assert!(scrubs(&w), "seed {seed}: it waits for a while");
         pass(&mut w, 60_000);
@@ -631,7 +664,8 @@ fn an_unfound_object_holds_nobody_up_and_can_be_given_up() {
         w.clients.iter_mut().for_each(|c| c.quiet = true);
         run(&mut w, 2000);
         let acting = w.map().acting(PG);
-        let all: Vec<_> = w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect();
+        let all: Vec<_> =
+            w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect();
         let lost = all[seed as usize % all.len()].clone();
         for o in &acting {
             w.nodes[*o as usize].store.rotten.insert(lost.clone());
@@ -640,10 +674,16 @@ fn an_unfound_object_holds_nobody_up_and_can_be_given_up() {
         let id = SpgId::whole(PG);
         let state = |w: &World| {
             let primary = w.map().acting(PG)[0];
-            (primary, w.nodes[primary as usize].pgs.get(&id).map(|p| p.state().0).unwrap_or_default())
+            (
+                primary,
+                w.nodes[primary as usize].pgs.get(&id).map(|p| p.state().0).unwrap_or_default(),
+            )
         };
         let unfound = PgState::BACKFILL_UNFOUND | PgState::RECOVERY_UNFOUND;
-        let moving = PgState::BACKFILLING | PgState::BACKFILL_WAIT | PgState::RECOVERING | PgState::RECOVERY_WAIT;
+        let moving = PgState::BACKFILLING
+            | PgState::BACKFILL_WAIT
+            | PgState::RECOVERING
+            | PgState::RECOVERY_WAIT;
         let filled = |w: &World| {
             let has = |n: usize, o: &HObject| w.nodes[n].store.applied.objects.contains_key(o);
             (3..5).all(|n| all.iter().all(|o| *o == lost || has(n, o)))
@@ -691,14 +731,14 @@ fn single_old_copy_does_not_serve() {
     }
 }
 
-/// A primary that has nothing waits for the newest copy, knowing of it only by an old one that called.
-/// When the newest comes back, peering begins anew: it must still know whom it waited for.
+/// A primary that has nothing waits for the newest copy, knowing of it only by an old one that
+/// called. When the newest comes back, peering begins anew: it must still know whom it waited for.
 #[test]
 fn who_has_nothing_remembers_whom_it_waits_for() {
     for seed in 0..40 {
         let mut w = World::new(seed, 6, 3, 1, 3);
-        // All that was ever written is in the log: nobody needs a backfill, for which the acting set
-        // would change.
+        // All that was ever written is in the log: nobody needs a backfill, for which the acting
+        // set would change.
         Arc::make_mut(&mut w.cfg).log_keep = 10_000;
         w.pace = w.pace.calm();
         (w.pace.objects, w.pace.under_way, w.pace.appends) = (1, 2, 50);
@@ -800,8 +840,8 @@ fn creations_that_overtake_each_other_leave_one_that_serves() {
     assert!(overtaken > 20, "{overtaken}");
 }
 
-/// A pool of 4+2 and every pattern of one and of two lost OSDs: what is left serves reads and writes of every object, and what was
-/// lost is rebuilt on empty disks.
+/// A pool of 4+2 and every pattern of one and of two lost OSDs: what is left serves reads and
+/// writes of every object, and what was lost is rebuilt on empty disks.
 #[test]
 fn every_loss_of_up_to_two_shards_is_served_and_rebuilt() {
     for lost in (1u64..64).filter(|l| l.count_ones() <= 2) {
@@ -833,7 +873,10 @@ fn every_loss_of_up_to_two_shards_is_served_and_rebuilt() {
                     break;
                 }
             }
-            assert!((0..6).all(|o| answered(&w, o)), "lost {lost:06b}: not served, writes: {writes}");
+            assert!(
+                (0..6).all(|o| answered(&w, o)),
+                "lost {lost:06b}: not served, writes: {writes}"
+            );
         }
         for o in gone {
             w.nodes[o as usize].store = crate::store::Store::default();
@@ -842,7 +885,8 @@ fn every_loss_of_up_to_two_shards_is_served_and_rebuilt() {
     }
 }
 
-/// A member that begins anew removes what its own PG could have taken back there, and nothing of its neighbours.
+/// A member that begins anew removes what its own PG could have taken back there, and nothing of
+/// its neighbours.
 #[test]
 fn a_member_that_begins_anew_leaves_the_undo_copies_of_other_pgs() {
     let mut kept = 0;
@@ -866,7 +910,11 @@ fn a_member_that_begins_anew_leaves_the_undo_copies_of_other_pgs() {
                 (SpgId::new(o.pg(4), shard), name)
             })
             .collect();
-        w.nodes[3].store.applied.objects.extend(copies.iter().map(|(_, name)| (name.clone(), Default::default())));
+        w.nodes[3]
+            .store
+            .applied
+            .objects
+            .extend(copies.iter().map(|(_, name)| (name.clone(), Default::default())));
         place(&mut w, 1..4);
         run(&mut w, 6000);
         for (pg, name) in &copies {

@@ -1,5 +1,6 @@
-//! Shards that are spoilt without a checksum that shows it: too short, or with other attributes than the rest. Reads make
-//! nothing up of them, and a scrub finds and replaces them, from `k` sound ones or not at all.
+//! Shards that are spoilt without a checksum that shows it: too short, or with other attributes
+//! than the rest. Reads make nothing up of them, and a scrub finds and replaces them, from `k`
+//! sound ones or not at all.
 
 use crate::client::object;
 use crate::world::World;
@@ -62,7 +63,9 @@ fn spoil(w: &mut World, n: usize, member: Peer, harm: Harm) -> bool {
     };
     store.spoil(&name, |o| match harm {
         Harm::Short => o.data.truncate(o.data.len() / 2),
-        Harm::OtherAttribute => o.attrs.iter_mut().filter(|(k, _)| last(k)).for_each(|(_, v)| *v = "?".into()),
+        Harm::OtherAttribute => {
+            o.attrs.iter_mut().filter(|(k, _)| last(k)).for_each(|(_, v)| *v = "?".into())
+        }
         Harm::NoAttribute => o.attrs.retain(|k, _| !last(k)),
     });
     there
@@ -92,8 +95,8 @@ fn scrub(w: &mut World, repair: bool) {
     panic!("the scrub never ends: {}", state(w));
 }
 
-/// One shard of an object is spoilt, clients read, write and append, then the PG is repaired. True if there was a shard to
-/// spoil.
+/// One shard of an object is spoilt, clients read, write and append, then the PG is repaired. True
+/// if there was a shard to spoil.
 fn spoilt(seed: u64, shape: (usize, usize), harm: Harm, bug: Option<Bug>) -> Result<bool, String> {
     let mut w = calm(seed, shape, bug);
     let members = w.map().members(PG);
@@ -124,7 +127,10 @@ fn a_spoilt_shard_is_not_made_into_data_and_is_replaced() {
             let bad: Vec<_> = all.iter().filter(|(_, r)| r.is_err()).collect();
             assert!(bad.is_empty(), "{harm:?} {shape:?}: {bad:#?}");
             let tried = all.iter().filter(|(_, r)| *r == Ok(true)).count();
-            assert!(tried >= 6, "{harm:?} {shape:?}: only {tried} of 12 seeds had anything to spoil");
+            assert!(
+                tried >= 6,
+                "{harm:?} {shape:?}: only {tried} of 12 seeds had anything to spoil"
+            );
         }
     }
 }
@@ -136,13 +142,20 @@ fn a_repair_without_k_sound_shards_begins_nothing() {
         let mut w = calm(seed, (2, 1), None);
         w.clients.iter_mut().for_each(|c| c.quiet = true);
         let members = w.map().members(PG);
-        let shards: Vec<_> = members.iter().map(|m| (*m, store_object(&object(0), m.shard))).collect();
-        let kept: Vec<_> =
-            shards.iter().map(|(m, o)| w.nodes[m.osd as usize].store.applied.objects.get(o).cloned()).collect();
+        let shards: Vec<_> =
+            members.iter().map(|m| (*m, store_object(&object(0), m.shard))).collect();
+        let kept: Vec<_> = shards
+            .iter()
+            .map(|(m, o)| w.nodes[m.osd as usize].store.applied.objects.get(o).cloned())
+            .collect();
         assert!(kept.iter().all(Option::is_some), "seed {seed}: no object");
         assert!(members[..2].iter().all(|m| spoil(&mut w, 0, *m, Harm::Short)), "seed {seed}");
         scrub(&mut w, true);
-        assert!(state(&w).has(PgState::INCONSISTENT) && state(&w).has(PgState::CLEAN), "seed {seed}: {}", state(&w));
+        assert!(
+            state(&w).has(PgState::INCONSISTENT) && state(&w).has(PgState::CLEAN),
+            "seed {seed}: {}",
+            state(&w)
+        );
         // Somebody puts the bytes back.
         for ((m, o), data) in shards.iter().zip(kept) {
             let data = data.unwrap();
@@ -164,7 +177,8 @@ fn no_clone_is_made_of_an_older_shard() {
         // The one that nobody reads before a write.
         let member = w.map().members(PG)[2];
         let name = store_object(&object(0), member.shard);
-        let shard = |w: &World| w.nodes[member.osd as usize].store.applied.objects.get(&name).cloned();
+        let shard =
+            |w: &World| w.nodes[member.osd as usize].store.applied.objects.get(&name).cloned();
         let Some(old) = shard(&w) else { continue };
         (0..1000).for_each(|_| w.step());
         rest(&mut w);

@@ -1,5 +1,5 @@
-//! Clones share with their neighbours, and with the head, what did not change between them: where they were made, and also at members that
-//! got them by recovery or by a backfill.
+//! Clones share with their neighbours, and with the head, what did not change between them: where
+//! they were made, and also at members that got them by recovery or by a backfill.
 
 use crate::client::object;
 use crate::hand::Hand;
@@ -55,7 +55,8 @@ fn rest(w: &mut World) -> Result<(), String> {
     clean(w)
 }
 
-/// Writes under so many snapshots more; `made` are there. Each changes one block of those of which is noted whether they changed.
+/// Writes under so many snapshots more; `made` are there. Each changes one block of those of which
+/// is noted whether they changed.
 fn write(w: World, made: &mut u64, more: u64) -> Result<World, String> {
     let first = w.map().members(PG)[0];
     let mut hand = Hand::new(w, first);
@@ -80,7 +81,8 @@ fn shared(w: &World, clones: u64, when: &str) -> Result<(), String> {
     let map = w.map();
     let mut due = (SIZE + clones * DIRTY_BLOCK) / map.ec.map_or(1, |(k, _)| k as u64) / BLOCK;
     if w.stats.contains_key("messages lost") {
-        // What was refused and came all the same is made twice, and parts from what has taken of the first one since.
+        // What was refused and came all the same is made twice, and parts from what has taken of
+        // the first one since.
         due += due / 3;
     }
     for Peer { osd, shard } in map.members(PG).into_iter().filter(|p| p.osd != OSD_NONE) {
@@ -93,12 +95,17 @@ fn shared(w: &World, clones: u64, when: &str) -> Result<(), String> {
         let family = state.blocks.range(head.family_start()..head.family_end());
         let own: BTreeSet<u64> = family.flat_map(|(_, b)| b).copied().filter(|b| *b != 0).collect();
         if own.len() as u64 > due {
-            let first =
-                |b: &Vec<u64>| b.iter().step_by(DIRTY_BLOCK as usize / BLOCK as usize).copied().collect::<Vec<_>>();
+            let first = |b: &Vec<u64>| {
+                b.iter().step_by(DIRTY_BLOCK as usize / BLOCK as usize).copied().collect::<Vec<_>>()
+            };
             let all = state.blocks.range(head.family_start()..head.family_end());
-            let all: Vec<String> = all.map(|(o, b)| format!("{:x}: {:?}", o.snap, first(b))).collect();
+            let all: Vec<String> =
+                all.map(|(o, b)| format!("{:x}: {:?}", o.snap, first(b))).collect();
             let all = all.join("\n");
-            return Err(format!("osd.{osd} has {} blocks of its own instead of {due} {when}:\n{all}", own.len()));
+            return Err(format!(
+                "osd.{osd} has {} blocks of its own instead of {due} {when}:\n{all}",
+                own.len()
+            ));
         }
     }
     Ok(())
@@ -109,7 +116,8 @@ fn away(w: &World, osds: &[OsdId]) -> Vec<HObject> {
     osds.iter().flat_map(here).collect()
 }
 
-/// An object with snapshots; a member is away while there come more, and comes back; then the PG moves to others.
+/// An object with snapshots; a member is away while there come more, and comes back; then the PG
+/// moves to others.
 fn story(seed: u64, code: Option<(usize, usize)>, bug: Option<Bug>) -> Result<(), String> {
     let mut w = cluster(seed, code, bug);
     rest(&mut w)?;
@@ -117,7 +125,8 @@ fn story(seed: u64, code: Option<(usize, usize)>, bug: Option<Bug>) -> Result<()
     w = write(w, &mut made, 4)?;
     rest(&mut w)?;
     shared(&w, made, "where they were made")?;
-    w.peer_loses = [None, Some(("PushAck", 20)), Some(("PushRefused", 30)), Some(("Push", 20))][seed as usize % 4];
+    w.peer_loses = [None, Some(("PushAck", 20)), Some(("PushRefused", 30)), Some(("Push", 20))]
+        [seed as usize % 4];
     for gone in [0, 1] {
         let members = w.map().members(PG);
         let gone = members[if gone == 0 { 0 } else { members.len() - 1 }].osd;
@@ -145,8 +154,9 @@ fn story(seed: u64, code: Option<(usize, usize)>, bug: Option<Bug>) -> Result<()
     verify(&w)
 }
 
-/// Writes under new snapshots come while members are filled, and pushes are lost on their way: a copy that was refused is under way all the
-/// same, and nothing is written to it before it is there.
+/// Writes under new snapshots come while members are filled, and pushes are lost on their way: a
+/// copy that was refused is under way all the same, and nothing is written to it before it is
+/// there.
 fn written_meanwhile(seed: u64, code: Option<(usize, usize)>) -> Result<(), String> {
     let mut w = cluster(seed, code, None);
     rest(&mut w)?;
@@ -159,7 +169,8 @@ fn written_meanwhile(seed: u64, code: Option<(usize, usize)>) -> Result<(), Stri
     w.change_map(|m| m.out = leave.iter().copied().collect());
     for _ in 0..6 {
         run(&mut w, 60 + seed as usize % 7 * 40);
-        // A request that meets a change of primaries is for another: its client would send it again.
+        // A request that meets a change of primaries is for another: its client would send it
+        // again.
         let first = w.map().members(PG)[0];
         let mut hand = Hand::new(w, first);
         hand.object = OBJECT;
@@ -178,7 +189,8 @@ fn written_meanwhile(seed: u64, code: Option<(usize, usize)>) -> Result<(), Stri
 #[test]
 fn writes_beside_a_lost_push_go_to_whole_copies_alone() {
     for (seed, code) in (0..60).flat_map(|s| [(s, None), (s, Some((2, 1)))]) {
-        written_meanwhile(seed, code).unwrap_or_else(|e| panic!("seed {seed}, {code:?}: {e:.2000}"));
+        written_meanwhile(seed, code)
+            .unwrap_or_else(|e| panic!("seed {seed}, {code:?}: {e:.2000}"));
     }
 }
 
@@ -198,16 +210,19 @@ fn copies_that_share_nothing_are_seen() {
 
 /// More blocks are in use at rest than the contents, or what the histories say of them, explain.
 pub const UNSHARED: &str = "blocks in use where";
-/// Blocks in use for each that is needed by contents, at most, in all PGs together: of whole copies, and of shards. Of 900 seeds 2.5 and
-/// 1.2 were seen: after a rollback, histories say less than is so, as Ceph's do, and what a copy that is made anew shares is taken from them.
+/// Blocks in use for each that is needed by contents, at most, in all PGs together: of whole
+/// copies, and of shards. Of 900 seeds 2.5 and 1.2 were seen: after a rollback, histories say less
+/// than is so, as Ceph's do, and what a copy that is made anew shares is taken from them.
 const RATIO: u64 = 5;
 const RATIO_OF_SHARDS: u64 = 2;
-/// The same, in tenths, where it is the histories that say what is needed, of whole objects: 1.1 was seen.
+/// The same, in tenths, where it is the histories that say what is needed, of whole objects: 1.1
+/// was seen.
 const TENTHS: u64 = 15;
 /// Few blocks say nothing.
 const SLACK: u64 = 64;
 
-/// Blocks of heads and clones at the members of their PGs. Of blocks of zeros nobody can say who wrote them; they do not count.
+/// Blocks of heads and clones at the members of their PGs. Of blocks of zeros nobody can say who
+/// wrote them; they do not count.
 #[derive(Debug, Default)]
 struct Space {
     used: u64,
@@ -221,11 +236,14 @@ fn space(w: &World) -> Space {
     let map = w.map();
     let mut space = Space::default();
     for o in (0..w.pace.objects).map(object) {
-        for Peer { osd, shard } in map.members(o.pg(map.pg_num)).into_iter().filter(|p| p.osd != OSD_NONE) {
+        for Peer { osd, shard } in
+            map.members(o.pg(map.pg_num)).into_iter().filter(|p| p.osd != OSD_NONE)
+        {
             let state = &w.nodes[osd as usize].store.applied;
             let head = store_object(&o, shard);
             let set = state.objects.get(&head).and_then(|o| o.attrs.get(SNAPSET_ATTR));
-            let set: SnapSet = set.map(|v| spirula_encoding::from_slice(v).unwrap()).unwrap_or_default();
+            let set: SnapSet =
+                set.map(|v| spirula_encoding::from_slice(v).unwrap()).unwrap_or_default();
             let mut own: BTreeSet<u64> = BTreeSet::new();
             let mut before: Vec<&[u8]> = Vec::new();
             for (o, obj) in state.objects.range(head.family_start()..head.family_end()) {
@@ -233,10 +251,14 @@ fn space(w: &World) -> Space {
                 let clone = set.clones.iter().find(|c| c.id == o.snap);
                 let is_next = |n: usize| {
                     let (from, end) = (n as u64 * BLOCK, (n as u64 + 1) * BLOCK);
-                    clone.is_some_and(|c| c.overlap.iter().any(|(at, n)| *at <= from && end.min(c.size) <= at + n))
+                    clone.is_some_and(|c| {
+                        c.overlap.iter().any(|(at, n)| *at <= from && end.min(c.size) <= at + n)
+                    })
                 };
                 let blocks: Vec<&[u8]> = obj.data.chunks(BLOCK as usize).collect();
-                for (n, block) in blocks.iter().enumerate().filter(|(_, b)| b.iter().any(|x| *x != 0)) {
+                for (n, block) in
+                    blocks.iter().enumerate().filter(|(_, b)| b.iter().any(|x| *x != 0))
+                {
                     own.extend(ids.get(n));
                     space.by_content += u64::from(before.get(n) != Some(block));
                     space.by_history += u64::from(!is_next(n));
@@ -269,8 +291,8 @@ pub fn at_rest(w: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// What makes clones cost what they hold is seen at rest in runs of any kind: stores that copy where they are to share, and recovery that
-/// shares nothing.
+/// What makes clones cost what they hold is seen at rest in runs of any kind: stores that copy
+/// where they are to share, and recovery that shares nothing.
 #[test]
 fn clones_that_share_nothing_are_seen_at_rest() {
     let unshares = |w: &mut World| {
@@ -288,8 +310,9 @@ fn clones_that_share_nothing_are_seen_at_rest() {
     fails_with(UNSHARED, 60, |seed| crate::run_with(seed, recovers).map(drop));
 }
 
-/// Thousands of snapshots of one object, half of them while a member is away, and the PG moves then: all members have all of them, count
-/// them, and have of each what was written under it and little more.
+/// Thousands of snapshots of one object, half of them while a member is away, and the PG moves
+/// then: all members have all of them, count them, and have of each what was written under it and
+/// little more.
 #[test]
 fn thousands_of_snapshots_of_one_object() {
     const SNAPS: u64 = 2000;
@@ -303,7 +326,8 @@ fn thousands_of_snapshots_of_one_object() {
         hand.object = OBJECT;
         for _ in 0..SNAPS / 2 {
             hand.snaps = (1..=made).rev().collect();
-            let op = hand.send(1, OsdOp::write(16 * (made % 64), Bytes::from(format!("{made:016}"))));
+            let op =
+                hand.send(1, OsdOp::write(16 * (made % 64), Bytes::from(format!("{made:016}"))));
             hand.answer(op).unwrap();
             made += 1;
         }

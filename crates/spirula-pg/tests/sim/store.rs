@@ -32,8 +32,9 @@ pub struct State {
     /// Of each object's blocks, which it is; zero: a hole. What is shared is the same for both.
     pub blocks: BTreeMap<HObject, Vec<u64>>,
     next_block: u64,
-    /// Blocks that recovery wrote into objects that were there in an older version, by their heads: it brings whole blocks of
-    /// [`DIRTY_BLOCK`] bytes, of which many share nothing that have not changed.
+    /// Blocks that recovery wrote into objects that were there in an older version, by their heads:
+    /// it brings whole blocks of [`DIRTY_BLOCK`] bytes, of which many share nothing that have not
+    /// changed.
     pub brought: BTreeMap<HObject, u64>,
     /// Objects that recovery made anew, until they are written.
     made: BTreeSet<HObject>,
@@ -54,7 +55,8 @@ impl State {
     fn apply(&mut self, t: &Transaction) {
         let logged = t.meta.iter().any(|m| matches!(m, MetaOp::LogAppend { .. }));
         for u in &t.objects {
-            let anew = !self.objects.contains_key(&u.object) || matches!(u.ops.first(), Some(ObjectOp::Remove));
+            let anew = !self.objects.contains_key(&u.object)
+                || matches!(u.ops.first(), Some(ObjectOp::Remove));
             if !logged && anew {
                 self.made.insert(u.object.clone());
             } else if logged {
@@ -66,7 +68,8 @@ impl State {
                     && !self.made.contains(&u.object)
                 {
                     let head = HObject { snap: SNAP_HEAD, ..u.object.clone() };
-                    let some = data.chunks(BLOCK as usize).filter(|c| c.iter().any(|b| *b != 0)).count();
+                    let some =
+                        data.chunks(BLOCK as usize).filter(|c| c.iter().any(|b| *b != 0)).count();
                     *self.brought.entry(head).or_default() += some as u64;
                 }
                 self.apply_op(&u.object, op);
@@ -78,11 +81,18 @@ impl State {
                 MetaOp::Remove { key } => drop(self.meta.remove(key)),
                 MetaOp::LogAppend { pg, version, entry } => {
                     let log = self.logs.entry(*pg).or_default();
-                    assert!(log.keys().next_back().is_none_or(|v| v < version), "log versions rise");
+                    assert!(
+                        log.keys().next_back().is_none_or(|v| v < version),
+                        "log versions rise"
+                    );
                     log.insert(*version, entry.clone());
                 }
-                MetaOp::LogTrim { pg, to } => self.logs.entry(*pg).or_default().retain(|v, _| v > to),
-                MetaOp::LogRewind { pg, to } => self.logs.entry(*pg).or_default().retain(|v, _| v <= to),
+                MetaOp::LogTrim { pg, to } => {
+                    self.logs.entry(*pg).or_default().retain(|v, _| v > to)
+                }
+                MetaOp::LogRewind { pg, to } => {
+                    self.logs.entry(*pg).or_default().retain(|v, _| v <= to)
+                }
                 MetaOp::LogRemove { pg } => drop(self.logs.remove(pg)),
             }
         }
@@ -139,7 +149,9 @@ impl State {
             ObjectOp::CloneFrom(from) => self.objects.get(from).cloned(),
             ObjectOp::CloneRange { from, .. } => {
                 let source = self.objects.get(from).cloned();
-                Some(source.unwrap_or_else(|| panic!("{object} takes a range of {from}, which is not here")))
+                Some(source.unwrap_or_else(|| {
+                    panic!("{object} takes a range of {from}, which is not here")
+                }))
             }
             _ => None,
         };
@@ -176,7 +188,8 @@ impl State {
             ObjectOp::CloneFrom(_) => *o = from.unwrap_or_default(),
             ObjectOp::CloneRange { offset, length, to, .. } => {
                 let source = from.unwrap_or_default().data;
-                let mut part: Vec<u8> = source.into_iter().skip(*offset as usize).take(*length as usize).collect();
+                let mut part: Vec<u8> =
+                    source.into_iter().skip(*offset as usize).take(*length as usize).collect();
                 part.resize(*length as usize, 0);
                 let end = *to as usize + part.len();
                 if o.data.len() < end {
@@ -209,8 +222,8 @@ impl Store {
     /// The object whose damage forbids to apply this: a write must be merged with it.
     pub fn refuses(&self, t: &Transaction) -> Option<HObject> {
         let replaces = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Remove));
-        // What covers whole blocks is merged with nothing; behind the object's end there is nothing. Recovery brings whole blocks, which
-        // are small here.
+        // What covers whole blocks is merged with nothing; behind the object's end there is
+        // nothing. Recovery brings whole blocks, which are small here.
         let logged = t.meta.iter().any(|m| matches!(m, MetaOp::LogAppend { .. }));
         let block = if logged { DIRTY_BLOCK } else { BLOCK };
         let parts = |object: &HObject, op: &ObjectOp| match op {
@@ -223,7 +236,10 @@ impl Store {
         };
         let merges = |u: &ObjectUpdate| u.ops.iter().any(|op| parts(&u.object, op));
         let bad = |o: &HObject| self.rotten.contains(o) && !self.credulous;
-        t.objects.iter().find(|u| bad(&u.object) && merges(u) && !replaces(&u.ops)).map(|u| u.object.clone())
+        t.objects
+            .iter()
+            .find(|u| bad(&u.object) && merges(u) && !replaces(&u.ops))
+            .map(|u| u.object.clone())
     }
 
     pub fn submit(&mut self, pg: SpgId, token: u64, t: Transaction) {
@@ -255,7 +271,8 @@ impl Store {
         }
         let one = |(h, o): (&HObject, &Obj)| {
             let rotten = deep && self.rotten.contains(h) && !self.credulous;
-            let omap: Vec<u8> = o.omap.iter().flat_map(|(k, v)| [&k[..], &v[..]].concat()).collect();
+            let omap: Vec<u8> =
+                o.omap.iter().flat_map(|(k, v)| [&k[..], &v[..]].concat()).collect();
             let copy = ScrubObject {
                 size: o.data.len() as u64,
                 attrs: o.attrs.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
@@ -278,7 +295,10 @@ impl Store {
 
     /// Changes what is on the disk behind everybody's back.
     pub fn spoil(&mut self, object: &HObject, how: impl Fn(&mut Obj)) {
-        [&mut self.applied, &mut self.durable].into_iter().filter_map(|s| s.objects.get_mut(object)).for_each(how);
+        [&mut self.applied, &mut self.durable]
+            .into_iter()
+            .filter_map(|s| s.objects.get_mut(object))
+            .for_each(how);
     }
 
     /// Nobody waits any more for what this PG submitted.
@@ -348,7 +368,9 @@ impl ObjectReader for Store {
         let mut page = OmapPage::default();
         let Some(o) = self.ready(o)? else { return Ok(page) };
         let mut bytes = 0;
-        for (k, v) in o.omap.range::<[u8], _>((std::ops::Bound::Included(r.from), std::ops::Bound::Unbounded)) {
+        for (k, v) in
+            o.omap.range::<[u8], _>((std::ops::Bound::Included(r.from), std::ops::Bound::Unbounded))
+        {
             if r.until.is_some_and(|u| &k[..] >= u) {
                 break;
             }
@@ -385,6 +407,12 @@ impl ObjectReader for Store {
         if from >= until {
             return Ok(Vec::new());
         }
-        Ok(self.applied.objects.range(from.clone()..until.clone()).take(max).map(|(o, _)| o.clone()).collect())
+        Ok(self
+            .applied
+            .objects
+            .range(from.clone()..until.clone())
+            .take(max)
+            .map(|(o, _)| o.clone())
+            .collect())
     }
 }

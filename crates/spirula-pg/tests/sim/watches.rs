@@ -1,4 +1,5 @@
-//! Clients that watch an object and cannot ping it, because they were told to hold what they have for it.
+//! Clients that watch an object and cannot ping it, because they were told to hold what they have
+//! for it.
 
 use crate::client::object;
 use crate::hand::Hand;
@@ -36,7 +37,11 @@ fn until(w: &mut World, what: &str, holds: impl Fn(&World) -> bool) {
 }
 
 fn clean(w: &World) -> bool {
-    let there = w.nodes.iter().filter(|n| n.alive).all(|n| n.epoch == w.map().epoch && n.store.pending.is_empty());
+    let there = w
+        .nodes
+        .iter()
+        .filter(|n| n.alive)
+        .all(|n| n.epoch == w.map().epoch && n.store.pending.is_empty());
     there && w.clients.iter().all(|c| c.idle()) && state(w) == PgState::ACTIVE | PgState::CLEAN
 }
 
@@ -50,7 +55,10 @@ fn written(seed: u64, min_size: usize) -> World {
     w.clients.iter_mut().for_each(|c| c.quiet = true);
     until(&mut w, "clean", clean);
     let primary = w.map().acting(PG)[0];
-    assert!(w.nodes[primary as usize].store.applied.objects.contains_key(&object(0)), "seed {seed}: no object");
+    assert!(
+        w.nodes[primary as usize].store.applied.objects.contains_key(&object(0)),
+        "seed {seed}: no object"
+    );
     w
 }
 

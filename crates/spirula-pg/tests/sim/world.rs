@@ -13,11 +13,13 @@ use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules, Timeouts};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, Patience, PeerMsg, Permits,
-    Pg, PgConfig, PgEffect, PgEvent, PoolSnaps, PoolView, ReadKey, Reservation, Stored, head_key, info_key,
-    missing_prefix, parse_info_key, target_of,
+    Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView,
+    Patience, PeerMsg, Permits, Pg, PgConfig, PgEffect, PgEvent, PoolSnaps, PoolView, ReadKey,
+    Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key, target_of,
 };
-use spirula_types::{EVersion, EntityAddr, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
+use spirula_types::{
+    EVersion, EntityAddr, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -68,7 +70,8 @@ pub struct Pace {
     pub deletes: u64,
     /// Percent of writes whose guard cannot hold: they change nothing, and have a place in the log.
     pub refused: u64,
-    /// Percent of reads that are at snapshots, and of writes that roll back to one; 0: nobody takes any.
+    /// Percent of reads that are at snapshots, and of writes that roll back to one; 0: nobody takes
+    /// any.
     pub snaps: u64,
     /// Snapshots are removed again.
     pub removes: bool,
@@ -118,7 +121,17 @@ impl Pace {
 
     /// A healthy network and disk.
     pub fn calm(self) -> Self {
-        Self { deliver: 60, commit: 30, map: 20, client_map: 10, ping: 1, messages: 8, commits: 10, ms: 1, ..self }
+        Self {
+            deliver: 60,
+            commit: 30,
+            map: 20,
+            client_map: 10,
+            ping: 1,
+            messages: 8,
+            commits: 10,
+            ms: 1,
+            ..self
+        }
     }
 }
 
@@ -160,18 +173,23 @@ impl Map {
         if pg.seed >= self.pg_num || self.deleted {
             return Vec::new();
         }
-        let mut all: Vec<OsdId> = (0..self.count as OsdId).filter(|o| !self.out.contains(o)).collect();
+        let mut all: Vec<OsdId> =
+            (0..self.count as OsdId).filter(|o| !self.out.contains(o)).collect();
         let place = u64::from(target_of(pg, self.pgp_num).seed);
         all.sort_by_key(|o| Rng::new(place * 1000 + *o as u64).next());
         if self.ec.is_some() {
             // As CRUSH's indep rules: each place chooses by itself among those that are left.
             let mut places = Vec::new();
             for i in 0..self.size {
-                let rank = |o: &OsdId| Rng::new(place * 1000 + *o as u64 * 77 + i as u64 * 31).next();
+                let rank =
+                    |o: &OsdId| Rng::new(place * 1000 + *o as u64 * 77 + i as u64 * 31).next();
                 let best = all.iter().copied().filter(|o| !places.contains(o)).min_by_key(rank);
                 places.push(best.unwrap_or(OSD_NONE));
             }
-            return places.into_iter().map(|o| if self.up.contains_key(&o) { o } else { OSD_NONE }).collect();
+            return places
+                .into_iter()
+                .map(|o| if self.up.contains_key(&o) { o } else { OSD_NONE })
+                .collect();
         }
         all.truncate(self.size);
         all.retain(|o| self.up.contains_key(o));
@@ -205,7 +223,8 @@ impl Map {
     fn acts(&self, id: OsdId) -> Vec<SpgId> {
         let mut all = Vec::new();
         for pg in (0..self.pg_num).map(|s| PgId::new(POOL, s)) {
-            for p in self.members(pg).into_iter().chain(self.up_members(pg)).filter(|p| p.osd == id) {
+            for p in self.members(pg).into_iter().chain(self.up_members(pg)).filter(|p| p.osd == id)
+            {
                 let spg = SpgId::new(pg, p.shard);
                 if !all.contains(&spg) {
                     all.push(spg);
@@ -232,7 +251,11 @@ impl Map {
             merged: self.merged,
             force_resend: 0,
             shape: self.shape(),
-            rules: PoolRules { erasure: self.ec.is_some(), append_alignment: None, fullness: Fullness::No },
+            rules: PoolRules {
+                erasure: self.ec.is_some(),
+                append_alignment: None,
+                fullness: Fullness::No,
+            },
             snaps: PoolSnaps { context: None, removed: self.removed.clone() },
         }
     }
@@ -247,8 +270,15 @@ impl Map {
         (self.pending, self.target, self.pgp_num) = (self.pg_num, target, self.pgp_num.min(target));
     }
 
-    /// `boot`: the incarnation of the OSD that looks. It got none of those before it, and nobody has them any more.
-    pub fn view(&self, pg: PgId, me: OsdId, boot: u64, (gap, trimmed): (bool, bool)) -> Arc<MapView> {
+    /// `boot`: the incarnation of the OSD that looks. It got none of those before it, and nobody
+    /// has them any more.
+    pub fn view(
+        &self,
+        pg: PgId,
+        me: OsdId,
+        boot: u64,
+        (gap, trimmed): (bool, bool),
+    ) -> Arc<MapView> {
         let (up, acting) = (self.up_members(pg), self.members(pg));
         let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
         let exists = !self.deleted && pg.seed < self.pg_num;
@@ -282,7 +312,8 @@ fn kind_of(m: &PeerMsg) -> String {
     is.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// Kinds of messages between two OSDs about a PG that may be lost in any run; an empty one is any. With [`SELDOM`] these are all.
+/// Kinds of messages between two OSDs about a PG that may be lost in any run; an empty one is any.
+/// With [`SELDOM`] these are all.
 pub const KINDS: [&str; 32] = [
     "",
     "Write",
@@ -318,8 +349,8 @@ pub const KINDS: [&str; 32] = [
     "Delete",
 ];
 
-/// The other kinds. Those of scrubs nobody repeats: if nobody hears that a session was lost, a deep scrub is given up
-/// [`SCRUB_LOST_MS`] later, which is more than a run by chance has.
+/// The other kinds. Those of scrubs nobody repeats: if nobody hears that a session was lost, a deep
+/// scrub is given up [`SCRUB_LOST_MS`] later, which is more than a run by chance has.
 pub const SELDOM: [&str; 4] = ["ScanFailed", "RottenAck", "ScrubScan", "Scrubbed"];
 /// Milliseconds.
 pub const SCRUB_LOST_MS: u64 = 600_000;
@@ -437,7 +468,8 @@ pub struct World {
     pub backs_off: bool,
     /// Disks without room.
     pub full: BTreeSet<OsdId>,
-    /// Removed snapshots of which PGs say that nothing is left, with the map that they had; and that of the last merge.
+    /// Removed snapshots of which PGs say that nothing is left, with the map that they had; and
+    /// that of the last merge.
     purged: BTreeMap<PgId, (Epoch, SnapIntervals)>,
     merged_at: Epoch,
     steps: u64,
@@ -561,7 +593,16 @@ impl World {
         let epoch = m.epoch;
         m.since = (0..m.pg_num)
             .map(|s| PgId::new(POOL, s))
-            .map(|pg| (pg, if m.same(&old, pg) { old.since.get(&pg).copied().unwrap_or(epoch) } else { epoch }))
+            .map(|pg| {
+                (
+                    pg,
+                    if m.same(&old, pg) {
+                        old.since.get(&pg).copied().unwrap_or(epoch)
+                    } else {
+                        epoch
+                    },
+                )
+            })
             .collect();
         self.say(|| {
             format!(
@@ -619,8 +660,8 @@ impl World {
         }
     }
 
-    /// An OSD that stops says so to the monitor, whose answer does not reach it: it goes on as it is. That it reads nothing any
-    /// more is the shell's doing.
+    /// An OSD that stops says so to the monitor, whose answer does not reach it: it goes on as it
+    /// is. That it reads nothing any more is the shell's doing.
     pub fn stops_unanswered(&mut self, id: OsdId) {
         let node = &mut self.nodes[id as usize];
         node.blind_until = u64::MAX;
@@ -638,7 +679,9 @@ impl World {
     fn report(&mut self, id: OsdId, pg: SpgId) {
         let now = self.time().wall;
         let p = self.nodes[id as usize].pgs.get_mut(&pg);
-        if let Some(p) = p.filter(|p| self.pace.removes && p.is_primary() && p.state().0.has(PgState::ACTIVE)) {
+        if let Some(p) =
+            p.filter(|p| self.pace.removes && p.is_primary() && p.state().0.has(PgState::ACTIVE))
+        {
             let stat = p.stat(now);
             // What a PG said before a merge is nothing that the merged one says.
             if stat.reported_epoch >= self.merged_at {
@@ -683,11 +726,14 @@ impl World {
                 });
             }
         }
-        let ids = |s: &SnapIntervals| s.intervals().flat_map(|(s, n)| s..s + n).collect::<Vec<u64>>();
+        let ids =
+            |s: &SnapIntervals| s.intervals().flat_map(|(s, n)| s..s + n).collect::<Vec<u64>>();
         for snap in ids(&self.map().removed) {
             let of = |s: u32| self.purged.get(&PgId::new(POOL, s));
-            let purged = |s: u32| of(s).is_some_and(|(e, p)| *e >= self.merged_at && p.contains(snap));
-            let unnamed = |c: &Client| !self.maps[c.epoch as usize].snaps.contains(&snap) && !c.names(snap);
+            let purged =
+                |s: u32| of(s).is_some_and(|(e, p)| *e >= self.merged_at && p.contains(snap));
+            let unnamed =
+                |c: &Client| !self.maps[c.epoch as usize].snaps.contains(&snap) && !c.names(snap);
             if (0..self.map().pg_num).all(purged) && self.clients.iter().all(unnamed) {
                 self.note("snapshots purged");
                 self.change_map(|m| Arc::make_mut(&mut m.removed).remove(snap, 1));
@@ -707,7 +753,8 @@ impl World {
         let both = |(s, t): (PgId, PgId), ready: bool| {
             let (a, b) = (self.words.get(&s)?, self.words.get(&t)?);
             let fresh = |w: &MergeWord| w.ready == ready && (!ready || w.epoch == m.epoch);
-            let together = a.acting == b.acting && a.acting == m.acting(s) && a.acting == m.acting(t);
+            let together =
+                a.acting == b.acting && a.acting == m.acting(s) && a.acting == m.acting(t);
             (fresh(a) && fresh(b) && together).then_some((a.version, b.version))
         };
         if m.pending < m.pg_num {
@@ -733,7 +780,10 @@ impl World {
 
     fn on_mon(&mut self, from: OsdId, boot: u64, ask: MonAsk) {
         let mut answer = |pg: SpgId, e: PgEvent| {
-            self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
+            self.net
+                .entry((End::Mon, End::Osd(from)))
+                .or_default()
+                .push_back((boot, Wire::FromMon(pg, e)));
         };
         match ask {
             MonAsk::Ask { pg, whose, creation } => {
@@ -743,7 +793,10 @@ impl World {
                         self.winner.insert(pg, creation);
                     }
                     if creation == 0 || creation >= last {
-                        answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1, creation }));
+                        answer(
+                            whose,
+                            PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1, creation }),
+                        );
                     }
                 } else {
                     let winner = self.winner.get(&pg).copied();
@@ -755,7 +808,9 @@ impl World {
                 if epoch >= last && self.creating.remove(&pg) {
                     self.winner.insert(pg, epoch);
                 }
-                if let Some(winner) = self.winner.get(&pg).copied().filter(|_| !self.creating.contains(&pg)) {
+                if let Some(winner) =
+                    self.winner.get(&pg).copied().filter(|_| !self.creating.contains(&pg))
+                {
                     answer(whose, PgEvent::CreatedAck { winner: Some(winner) });
                 }
             }
@@ -778,7 +833,10 @@ impl World {
             MonAsk::Acting { pg, want } => {
                 let current = self.map().up.get(&from).is_some_and(|(_, b)| *b == boot);
                 let have = self.map().temp.get(&pg).cloned().unwrap_or_default();
-                if current && have != want && want.iter().all(|o| *o == OSD_NONE || self.map().up.contains_key(o)) {
+                if current
+                    && have != want
+                    && want.iter().all(|o| *o == OSD_NONE || self.map().up.contains_key(o))
+                {
                     self.note("acting sets");
                     self.change_map(|m| {
                         if want.is_empty() {
@@ -825,7 +883,8 @@ impl World {
         node.alive = true;
         node.leases = Leases::new(self.lease_ms, now);
         let meta = &node.store.applied.meta;
-        let map = meta.get(&b"osd.map"[..]).map(|v| Epoch::from_le_bytes(v[..].try_into().unwrap()));
+        let map =
+            meta.get(&b"osd.map"[..]).map(|v| Epoch::from_le_bytes(v[..].try_into().unwrap()));
         for (key, record) in meta {
             let Some(pg) = parse_info_key(key) else { continue };
             assert_eq!(info_key(pg), key);
@@ -833,7 +892,14 @@ impl World {
             let stored = Stored {
                 record: record.clone(),
                 head: meta[&head_key(pg)].clone(),
-                log: node.store.applied.logs.get(&store_pg(pg)).into_iter().flat_map(|l| l.values().cloned()).collect(),
+                log: node
+                    .store
+                    .applied
+                    .logs
+                    .get(&store_pg(pg))
+                    .into_iter()
+                    .flat_map(|l| l.values().cloned())
+                    .collect(),
                 missing: meta
                     .range(bytes::Bytes::from(prefix.clone())..)
                     .take_while(|(k, _)| k.starts_with(&prefix))
@@ -900,8 +966,8 @@ impl World {
         // Marked down though alive: come back under a new number.
         let node = &self.nodes[id as usize];
         let newest = self.map();
-        let known =
-            (epoch..=newest.epoch).any(|e| self.maps[e as usize].up.get(&id).is_some_and(|(_, b)| *b == node.boot));
+        let known = (epoch..=newest.epoch)
+            .any(|e| self.maps[e as usize].up.get(&id).is_some_and(|(_, b)| *b == node.boot));
         if node.started && !known {
             self.boot(id);
         }
@@ -921,10 +987,19 @@ impl World {
                 taken.push(p);
                 retired.push((s, out));
             }
-            let mut target = node.pgs.remove(&t).unwrap_or_else(|| Pg::new(t, id, self.cfg.clone()));
+            let mut target =
+                node.pgs.remove(&t).unwrap_or_else(|| Pg::new(t, id, self.cfg.clone()));
             let mut out = Vec::new();
             let merged = map.merged.as_ref().filter(|_| !gap);
-            target.fold(taken, merged, (map.epoch, map.pg_num), now, &node.store, &node.leases, &mut out);
+            target.fold(
+                taken,
+                merged,
+                (map.epoch, map.pg_num),
+                now,
+                &node.store,
+                &node.leases,
+                &mut out,
+            );
             node.pgs.insert(t, target);
             for (s, out) in retired {
                 self.perform(id, s, out);
@@ -948,7 +1023,8 @@ impl World {
             }
             node.store.cold.borrow_mut().clear();
             let mut out = Vec::new();
-            let children = p.split(now, (map.epoch, map.pg_num), &node.store, &node.leases, &mut out);
+            let children =
+                p.split(now, (map.epoch, map.pg_num), &node.store, &node.leases, &mut out);
             if children.is_empty() {
                 continue;
             }
@@ -990,7 +1066,9 @@ impl World {
     fn perform(&mut self, id: OsdId, pg: SpgId, out: Vec<PgEffect>) -> bool {
         let mut again = false;
         for e in out {
-            if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_) | PgEffect::Phase(..)) {
+            if self.trace
+                && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_) | PgEffect::Phase(..))
+            {
                 let text = format!("{e:?}");
                 println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(2600)]);
             }
@@ -1001,7 +1079,9 @@ impl World {
                     let mut more = Vec::new();
                     if let Some(bad) = node.store.refuses(&t) {
                         let p = node.pgs.get_mut(&pg).unwrap();
-                        t = p.without_rotten(token, t, &bad, Some(0), &mut more).expect("another copy");
+                        t = p
+                            .without_rotten(token, t, &bad, Some(0), &mut more)
+                            .expect("another copy");
                         *self.stats.entry("bad merges").or_default() += 1;
                     }
                     node.store.submit(pg, token, t);
@@ -1011,7 +1091,10 @@ impl World {
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
                 PgEffect::Backoff { op, begin, end } => self.back_off(id, pg, op, &begin, &end),
                 PgEffect::Unblock(object) => self.unblock(id, pg, object.as_ref()),
-                PgEffect::Drop(_) | PgEffect::Phase(..) | PgEffect::NeedMap(_) | PgEffect::WakeAt(_) => {}
+                PgEffect::Drop(_)
+                | PgEffect::Phase(..)
+                | PgEffect::NeedMap(_)
+                | PgEffect::WakeAt(_) => {}
                 PgEffect::StateChanged => self.report(id, pg),
                 PgEffect::Prefetch(key, what) => {
                     node.store.load(&what);
@@ -1030,7 +1113,9 @@ impl World {
                 PgEffect::ScrubScan { seq, from, to, deep } => {
                     let within = |o: &&HObject| from <= **o && **o < to;
                     let objects = node.store.applied.objects.keys().filter(within).count();
-                    if deep && self.slow_scans.is_some_and(|(osd, most)| osd == id && objects > most) {
+                    if deep
+                        && self.slow_scans.is_some_and(|(osd, most)| osd == id && objects > most)
+                    {
                         self.note("slow scans");
                         continue;
                     }
@@ -1042,7 +1127,9 @@ impl World {
                         self.note("objects scrubbed in pieces");
                     }
                 }
-                PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
+                PgEffect::ScrubEnded { done, .. } => {
+                    self.note(if done { "scrubs" } else { "scrubs given up" })
+                }
                 PgEffect::Repaired => self.note("copies repaired"),
                 // Sources of copies are silent here.
                 PgEffect::Fetch(op, _) => drop(self.wanted.insert(op)),
@@ -1060,7 +1147,9 @@ impl World {
                 PgEffect::Created { pg: created, epoch } => {
                     self.tell_mon(id, MonAsk::Created { pg: created, whose: pg, epoch });
                 }
-                PgEffect::Reserve(r) if self.full.contains(&id) && node.pgs[&pg].takes_space(&r) => {
+                PgEffect::Reserve(r)
+                    if self.full.contains(&id) && node.pgs[&pg].takes_space(&r) =>
+                {
                     node.local.push_back((pg, PgEvent::Refused(r)));
                     self.note("refused as full");
                 }
@@ -1082,7 +1171,9 @@ impl World {
                         local.push_back((pg, PgEvent::Turn { work, piece: 1 << 20 }));
                     }
                 }
-                PgEffect::Recovered { objects, .. } => *self.stats.entry("objects recovered").or_default() += objects,
+                PgEffect::Recovered { objects, .. } => {
+                    *self.stats.entry("objects recovered").or_default() += objects
+                }
                 PgEffect::Alive(want) => self.tell_mon(id, MonAsk::Alive { want }),
                 PgEffect::WantActing(want) => self.tell_mon(id, MonAsk::Acting { pg: pg.pg, want }),
                 PgEffect::Mergeable(word) => self.tell_mon(id, MonAsk::Merge { pg: pg.pg, word }),
@@ -1116,7 +1207,9 @@ impl World {
     /// An OSD has become too full for a recovery that it let begin; true if there was one.
     pub fn fills_up(&mut self, id: OsdId) -> bool {
         let node = &mut self.nodes[id as usize];
-        let Some(at) = node.granted.iter().position(|(_, r)| matches!(r, Reservation::Remote { .. })) else {
+        let Some(at) =
+            node.granted.iter().position(|(_, r)| matches!(r, Reservation::Remote { .. }))
+        else {
             return false;
         };
         let (pg, r) = node.granted.remove(at);
@@ -1145,7 +1238,8 @@ impl World {
         {
             self.say(|| format!("LOST osd.{from} -> osd.{to} {m:?}"));
             self.note("messages lost");
-            // Mostly both hear that a session was lost; what was on its way before it arrives first.
+            // Mostly both hear that a session was lost; what was on its way before it arrives
+            // first.
             if self.rng.chance(70) {
                 self.renew(from, to);
             }
@@ -1161,7 +1255,10 @@ impl World {
     fn renew(&mut self, a: OsdId, b: OsdId) {
         for (from, to) in [(a, b), (b, a)] {
             let boot = self.nodes[to as usize].boot;
-            self.net.entry((End::Osd(from), End::Osd(to))).or_default().push_back((boot, Wire::Renewed));
+            self.net
+                .entry((End::Osd(from), End::Osd(to)))
+                .or_default()
+                .push_back((boot, Wire::Renewed));
         }
     }
 
@@ -1193,11 +1290,16 @@ impl World {
         self.nodes[id as usize].store.applied.logs.get(&store_pg(pg))?.keys().next_back().copied()
     }
 
-    /// A member that took a write has a prefix of its primary's log: no entry too many, none too few.
+    /// A member that took a write has a prefix of its primary's log: no entry too many, none too
+    /// few.
     fn check_prefix(&self, id: OsdId, pg: SpgId, primary: Peer) {
         let leader = &self.nodes[primary.osd as usize];
         let lead = SpgId::new(pg.pg, primary.shard);
-        if !leader.pgs.get(&lead).is_some_and(|p| p.is_primary() && p.state().0.has(PgState::ACTIVE)) {
+        if !leader
+            .pgs
+            .get(&lead)
+            .is_some_and(|p| p.is_primary() && p.state().0.has(PgState::ACTIVE))
+        {
             return;
         }
         let since = |n: &Node| self.maps[n.epoch as usize].since.get(&pg.pg).copied();
@@ -1245,7 +1347,8 @@ impl World {
             let Some((log, tail)) = n.store.durable.log(name) else { continue };
             assert!(
                 version <= tail || log.contains_key(&version),
-                "NOT EVERYWHERE: {pg} {version} was acknowledged by osd.{osd}, and osd.{} does not have it",
+                "NOT EVERYWHERE: {pg} {version} was acknowledged by osd.{osd}, and osd.{} does not \
+                    have it",
                 m.osd
             );
         }
@@ -1259,7 +1362,8 @@ impl World {
             return self.note("dropped by hand");
         };
         let node = &mut self.nodes[id as usize];
-        if let Some(m) = node.backoffs.entry(client).or_default().block(pg, begin, end, node.epoch) {
+        if let Some(m) = node.backoffs.entry(client).or_default().block(pg, begin, end, node.epoch)
+        {
             let link = (End::Osd(id), End::Client(client));
             self.net.entry(link).or_default().push_back((node.boot, Wire::Backoff(m)));
             self.note(if begin == end { "backoffs of objects" } else { "backoffs of pgs" });
@@ -1292,7 +1396,14 @@ impl World {
         }
     }
 
-    pub fn send_client_op(&mut self, client: usize, tid: u64, attempt: i32, target: &Target, mut msg: Box<MOsdOp>) {
+    pub fn send_client_op(
+        &mut self,
+        client: usize,
+        tid: u64,
+        attempt: i32,
+        target: &Target,
+        mut msg: Box<MOsdOp>,
+    ) {
         if self.clients[client].holds(target, &msg) {
             return;
         }
@@ -1302,10 +1413,16 @@ impl World {
         self.op_client.insert(op, (client, tid, attempt));
         let (pg, epoch) = (msg.spg.pg, msg.epoch);
         self.say(|| {
-            format!("client {client} sends {tid} attempt {attempt} as op {op} e{epoch} for {pg} to {target:?}")
+            format!(
+                "client {client} sends {tid} attempt {attempt} as op {op} e{epoch} for {pg} to \
+                {target:?}"
+            )
         });
         let link = (End::Client(client), End::Osd(target.osd));
-        self.net.entry(link).or_default().push_back((target.boot, Wire::Client { op, client, tid, msg }));
+        self.net
+            .entry(link)
+            .or_default()
+            .push_back((target.boot, Wire::Client { op, client, tid, msg }));
     }
 
     fn reply(&mut self, op: u64, reply: MOsdOpReply) {
@@ -1318,7 +1435,10 @@ impl World {
         if self.clients[client].history.get(&tid).is_some_and(|d| d.write.is_some()) {
             let answer = (reply.result, reply.replay_version, reply.user_version);
             let first = *self.answers.entry((client, tid)).or_insert(answer);
-            assert_eq!(first, answer, "client {client} got another answer to {tid} in attempt {attempt}");
+            assert_eq!(
+                first, answer,
+                "client {client} got another answer to {tid} in attempt {attempt}"
+            );
             self.check_acknowledged(op, reply.replay_version);
         }
         self.clients[client].on_reply(now, tid, attempt, reply);
@@ -1363,9 +1483,14 @@ impl World {
         }
         let sender = msg.from(from);
         let write = matches!(&msg, PeerMsg::Write(_));
-        if let (PeerMsg::Write(w), Some(look)) = (&msg, self.nodes[id as usize].pgs.get(&pg).and_then(Pg::look)) {
+        if let (PeerMsg::Write(w), Some(look)) =
+            (&msg, self.nodes[id as usize].pgs.get(&pg).and_then(Pg::look))
+        {
             let of = w.record.entries.iter().zip(&w.given);
-            if of.filter(|(_, g)| g.share == Share::Entry).any(|(e, _)| look.missing.contains(&e.entry.object)) {
+            if of
+                .filter(|(_, g)| g.share == Share::Entry)
+                .any(|(e, _)| look.missing.contains(&e.entry.object))
+            {
                 self.note("changes withheld");
             }
         }
@@ -1396,7 +1521,9 @@ impl World {
             return false;
         }
         let link = links[self.rng.below(links.len())];
-        let Some((boot, wire)) = self.net.get_mut(&link).and_then(VecDeque::pop_front) else { return false };
+        let Some((boot, wire)) = self.net.get_mut(&link).and_then(VecDeque::pop_front) else {
+            return false;
+        };
         let from = link.0;
         match (link.1, wire) {
             (End::Mon, Wire::ToMon(ask)) => {
@@ -1451,18 +1578,26 @@ impl World {
                 let mine = node.epoch;
                 let epoch = if self.cfg.ignores_grant_epochs() { 0 } else { epoch };
                 node.leases.take(from, sent, length, epoch, mine);
-                let waiting: Vec<SpgId> =
-                    node.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+                let waiting: Vec<SpgId> = node
+                    .pgs
+                    .iter()
+                    .filter(|(_, p)| p.waits_for_lease())
+                    .map(|(id, _)| *id)
+                    .collect();
                 for pg in waiting {
                     self.event(id, pg, PgEvent::Tick);
                 }
             }
             (End::Client(_), Wire::Client { op, client, tid, msg }) => {
-                // The shell keeps what needs a map that is to come, and what its sender said behind it.
+                // The shell keeps what needs a map that is to come, and what its sender said behind
+                // it.
                 if !node.started || msg.epoch > node.epoch {
                     let boot = node.boot;
                     let link = (End::Client(client), End::Osd(id));
-                    self.net.entry(link).or_default().push_front((boot, Wire::Client { op, client, tid, msg }));
+                    self.net
+                        .entry(link)
+                        .or_default()
+                        .push_front((boot, Wire::Client { op, client, tid, msg }));
                     return;
                 }
                 let pg = msg.spg;
@@ -1510,8 +1645,8 @@ impl World {
         }
     }
 
-    /// A client's connections break: what it sent and nobody has taken is lost, what was taken has nobody to answer. It
-    /// comes again at once.
+    /// A client's connections break: what it sent and nobody has taken is lost, what was taken has
+    /// nobody to answer. It comes again at once.
     pub fn reconnect(&mut self, client: usize) {
         for id in 0..self.nodes.len() as OsdId {
             self.net.remove(&(End::Client(client), End::Osd(id)));
@@ -1545,7 +1680,8 @@ impl World {
         let now = self.now;
         let id = self.rng.below(self.nodes.len()) as OsdId;
         let running = self.nodes[id as usize].alive && self.nodes[id as usize].paused_until <= now;
-        let weights = [p.deliver, p.commit, p.local, p.map, p.client_map, p.tick, p.ping, p.cold, p.op];
+        let weights =
+            [p.deliver, p.commit, p.local, p.map, p.client_map, p.tick, p.ping, p.cold, p.op];
         let mut what = self.rng.below(weights.iter().sum());
         let mut kind = 0;
         while what >= weights[kind] {
@@ -1581,8 +1717,13 @@ impl World {
                 // The next map, or several, one after the other.
                 let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
                 if have < newest {
-                    let more = if self.rng.chance(30) { self.rng.below((newest - have) as usize) as Epoch } else { 0 };
-                    for epoch in (have + 1).max(self.trimmed)..=(have + 1 + more).max(self.trimmed) {
+                    let more = if self.rng.chance(30) {
+                        self.rng.below((newest - have) as usize) as Epoch
+                    } else {
+                        0
+                    };
+                    for epoch in (have + 1).max(self.trimmed)..=(have + 1 + more).max(self.trimmed)
+                    {
                         self.give_map(id, epoch);
                     }
                 }
@@ -1601,7 +1742,11 @@ impl World {
                     self.report(id, pg);
                     if self.scrubs && self.rng.chance(5) {
                         let (deep, repair) = (self.rng.chance(70), self.rng.chance(70));
-                        self.event(id, pg, PgEvent::Scrub { deep, repair, large: Default::default() });
+                        self.event(
+                            id,
+                            pg,
+                            PgEvent::Scrub { deep, repair, large: Default::default() },
+                        );
                     }
                 }
             }
@@ -1614,7 +1759,8 @@ impl World {
             }
             7 => {
                 // Some objects fall out of memory.
-                let objects: Vec<_> = self.nodes[id as usize].store.applied.objects.keys().cloned().collect();
+                let objects: Vec<_> =
+                    self.nodes[id as usize].store.applied.objects.keys().cloned().collect();
                 if !objects.is_empty() {
                     let o = objects[self.rng.below(objects.len())].clone();
                     self.nodes[id as usize].store.cold.borrow_mut().insert(o);
@@ -1638,11 +1784,15 @@ impl World {
 /// Through the wire form and back.
 fn recode(msg: PeerMsg) -> PeerMsg {
     match msg {
-        PeerMsg::Write(w) => PeerMsg::Write(Arc::new(PgWrite::from_message(&w.to_message(0)).unwrap())),
-        PeerMsg::Txn(t) => PeerMsg::Txn(PgTxn::from_message(&t.into_message(0)).unwrap()),
-        PeerMsg::Ack(a) => PeerMsg::Ack(PgAcks::from_message(&PgAcks(vec![a]).into_message(0)).unwrap().0[0]),
-        PeerMsg::Ctl(c) => {
-            PeerMsg::Ctl(Box::new(PgCtls::from_message(&PgCtls(vec![*c]).into_message(0)).unwrap().0.pop().unwrap()))
+        PeerMsg::Write(w) => {
+            PeerMsg::Write(Arc::new(PgWrite::from_message(&w.to_message(0)).unwrap()))
         }
+        PeerMsg::Txn(t) => PeerMsg::Txn(PgTxn::from_message(&t.into_message(0)).unwrap()),
+        PeerMsg::Ack(a) => {
+            PeerMsg::Ack(PgAcks::from_message(&PgAcks(vec![a]).into_message(0)).unwrap().0[0])
+        }
+        PeerMsg::Ctl(c) => PeerMsg::Ctl(Box::new(
+            PgCtls::from_message(&PgCtls(vec![*c]).into_message(0)).unwrap().0.pop().unwrap(),
+        )),
     }
 }

@@ -1,16 +1,20 @@
 //! The accepting side: listeners, the door, and lossless sessions that peers began.
 //!
-//! **A lossless session outlives its connection for as long as its owner counts the peer as up.** It is parked then, and goes on when the peer
-//! comes back, after a second or a week: what both ends sent arrives, in order and once. It ends without that
+//! **A lossless session outlives its connection for as long as its owner counts the peer as up.**
+//! It is parked then, and goes on when the peer comes back, after a second or a week: what both
+//! ends sent arrives, in order and once. It ends without that
 //!
-//! * when its owner closes the link, or does not expect the peer any more ([`Link::keep`](crate::Link::keep)): the map shows its
-//!   incarnation down;
-//! * when the peer begins another session, having lost its half, or being somebody new at its address;
-//! * when too much is parked ([`limits::PARKED`], [`limits::PARKED_BYTES`]; the longest parked first), or waits for one peer
-//!   ([`limits::SESSION_BYTES`]). Strangers cannot make that many: only peers that proved to be OSDs have such sessions.
+//! * when its owner closes the link, or does not expect the peer any more
+//!   ([`Link::keep`](crate::Link::keep)): the map shows its incarnation down;
+//! * when the peer begins another session, having lost its half, or being somebody new at its
+//!   address;
+//! * when too much is parked ([`limits::PARKED`], [`limits::PARKED_BYTES`]; the longest parked
+//!   first), or waits for one peer ([`limits::SESSION_BYTES`]). Strangers cannot make that many:
+//!   only peers that proved to be OSDs have such sessions.
 //!
-//! In all of these the owner hears [`NetEvent::Closed`], and the peer, if it lives, that its session is lost: when it comes back to go on
-//! it is told RESET, which its owner hears as [`NetEvent::Renewed`].
+//! In all of these the owner hears [`NetEvent::Closed`], and the peer, if it lives, that its
+//! session is lost: when it comes back to go on it is told RESET, which its owner hears as
+//! [`NetEvent::Renewed`].
 
 use super::places::LargePlaces;
 use super::{Ends, HELD_BACK, Task};
@@ -35,7 +39,8 @@ const BACKLOG: i32 = 1024;
 /// Opens a listening socket. One of IPv6 takes IPv6 only, so that the same port is free for
 /// IPv4, and no IPv4 peer looks like one of IPv6.
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -73,9 +78,18 @@ impl Acceptor {
             large = Some(LargePlaces::new(places));
         }
         // Our own daemons keep their sessions over a broken connection; clients resend.
-        endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
-        let lossless = Lossless { parked: Parked::new(service.me.addr()), sink: service.sink.clone() };
-        Self { hub, service, endpoint, lossless: Arc::new(Mutex::new(lossless)), door: Door::default(), large }
+        endpoint.lossless =
+            if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
+        let lossless =
+            Lossless { parked: Parked::new(service.me.addr()), sink: service.sink.clone() };
+        Self {
+            hub,
+            service,
+            endpoint,
+            lossless: Arc::new(Mutex::new(lossless)),
+            door: Door::default(),
+            large,
+        }
     }
 
     /// Accepts until it is aborted.
@@ -112,7 +126,8 @@ impl Acceptor {
         let mut endpoint = self.endpoint.clone();
         endpoint.modes = self.hub.modes();
         endpoint.methods = self.service.auth.methods();
-        let (sink, pool, lossless) = (self.service.sink.clone(), self.hub.pool().clone(), self.lossless.clone());
+        let (sink, pool, lossless) =
+            (self.service.sink.clone(), self.hub.pool().clone(), self.lossless.clone());
         let (auth, large) = (self.service.auth.clone(), self.large.clone());
         tokio::spawn(async move {
             let connection = Connection::accept(Arc::new(endpoint), from, clock::monotonic());
@@ -124,12 +139,16 @@ impl Acceptor {
     }
 }
 
-/// A client's addresses: what it says, which locks and watches go by and is one and the same for everybody it is connected to,
-/// also if it reaches them over several networks; and behind it the same with the place that this connection comes from. A fence of
-/// either shuts it out: nobody chooses his own. Its port and nonce, which tell its instances apart, stay.
+/// A client's addresses: what it says, which locks and watches go by and is one and the same for
+/// everybody it is connected to, also if it reaches them over several networks; and behind it the
+/// same with the place that this connection comes from. A fence of either shuts it out: nobody
+/// chooses his own. Its port and nonce, which tell its instances apart, stay.
 pub(super) fn seen_at(mut addrs: AddrVec, ip: IpAddr) -> AddrVec {
     let is_somewhere = |a: &EntityAddr| a.addr.is_some_and(|at| !at.ip().is_unspecified());
-    let seen = addrs.0.iter().map(|a| EntityAddr { addr: a.addr.map(|said| SocketAddr::new(ip, said.port())), ..*a });
+    let seen = addrs
+        .0
+        .iter()
+        .map(|a| EntityAddr { addr: a.addr.map(|said| SocketAddr::new(ip, said.port())), ..*a });
     let seen: Vec<EntityAddr> = seen.collect();
     addrs.0.retain(is_somewhere);
     for a in seen {
@@ -163,7 +182,9 @@ pub(super) fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
 impl Lossless {
     /// Gives up parked sessions that nobody waits for, or for which there is no room.
     fn look(&mut self) {
-        for (key, ends, why) in self.parked.look(Ends::is_unwanted, limits::PARKED, limits::PARKED_BYTES) {
+        for (key, ends, why) in
+            self.parked.look(Ends::is_unwanted, limits::PARKED, limits::PARKED_BYTES)
+        {
             tracing::warn!("{} is away, and its session is lost: {why}", key.name);
             self.gone(&ends, why);
         }
@@ -203,7 +224,9 @@ impl Task {
 
     /// Finds the session that an accepted peer asks for.
     pub(super) async fn session(&mut self, ask: SessionAsk) -> Result<(), String> {
-        let Some(accepting) = &self.accepting else { return Err("the server asked for a session of ours".into()) };
+        let Some(accepting) = &self.accepting else {
+            return Err("the server asked for a session of ours".into());
+        };
         let cookie = entropy::cookie().map_err(|e| format!("draw a cookie: {e}"))?;
         let key = ask.key();
         let answer = loop {
@@ -231,7 +254,8 @@ impl Task {
                 }
             }
         };
-        // The old connection may have ended by itself before it was told to: the word must not end this one.
+        // The old connection may have ended by itself before it was told to: the word must not end
+        // this one.
         tokio::select! {
             biased;
             () = self.ends.queue.replaced.notified() => {}

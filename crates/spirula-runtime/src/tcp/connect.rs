@@ -16,10 +16,12 @@ use tokio::runtime::Handle;
 /// Numbers connection attempts of the process, as the messenger's races need it.
 static GLOBAL_SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// How long one address may take to answer. Its kernel does that; one try is repeated after a second.
+/// How long one address may take to answer. Its kernel does that; one try is repeated after a
+/// second.
 const CONNECT: Duration = Duration::from_millis(1500);
 
-/// Opens a TCP link; the result comes as an event. `unacknowledged`: see [`limits::TCP_UNACKNOWLEDGED`].
+/// Opens a TCP link; the result comes as an event. `unacknowledged`: see
+/// [`limits::TCP_UNACKNOWLEDGED`].
 #[allow(clippy::too_many_arguments, reason = "all of them go on to one task")]
 pub(crate) fn connect(
     hub: Hub,
@@ -37,7 +39,10 @@ pub(crate) fn connect(
         let caller = Calling { hub, me, login, sink: sink.clone(), to, kind, unacknowledged };
         let ended = caller.call(&ends).await;
         ends.link.close();
-        sink.push(NetEvent::Closed(ends.id, Ended { why: format!("{}: {}", caller.to, ended.why), ..ended }));
+        sink.push(NetEvent::Closed(
+            ends.id,
+            Ended { why: format!("{}: {}", caller.to, ended.why), ..ended },
+        ));
     });
     link
 }
@@ -52,15 +57,18 @@ struct Calling {
     unacknowledged: Duration,
 }
 
-/// **A link between OSDs is a session that does not end while its owner wants it.** Connections break, are refused, or cannot prove
-/// themselves for want of a ticket: it tries again, with a pause that grows, and what was sent waits. Only where the far end has
-/// forgotten the session, or more waits than there is room for ([`limits::SESSION_BYTES`]), another begins, under the same link,
-/// and once it is open the owner hears [`NetEvent::Renewed`]. The owner closes the link when the peer is not up any more.
+/// **A link between OSDs is a session that does not end while its owner wants it.** Connections
+/// break, are refused, or cannot prove themselves for want of a ticket: it tries again, with a
+/// pause that grows, and what was sent waits. Only where the far end has forgotten the session, or
+/// more waits than there is room for ([`limits::SESSION_BYTES`]), another begins, under the same
+/// link, and once it is open the owner hears [`NetEvent::Renewed`]. The owner closes the link when
+/// the peer is not up any more.
 impl Calling {
     /// Who we are. A client without an address has a nonce all the same: its own, or a new one.
     fn endpoint(&self) -> std::io::Result<Endpoint> {
         let me = &self.me;
-        // Ceph's OSDs know a client by this number, and so which of its requests they have done already.
+        // Ceph's OSDs know a client by this number, and so which of its requests they have done
+        // already.
         let unknown = me.kind == EntityType::Client && me.global_id == 0;
         let number = if unknown { -1 } else { me.name().num };
         let mut endpoint = Endpoint::new(me.kind, number, me.addrs.clone());
@@ -68,7 +76,8 @@ impl Calling {
         endpoint.timeouts = limits::timeouts();
         if self.is_lossless() {
             let watched = self.unacknowledged == limits::TCP_UNACKNOWLEDGED_WATCHED;
-            endpoint.limits.queue = if watched { limits::SESSION_BYTES_WATCHED } else { limits::SESSION_BYTES };
+            endpoint.limits.queue =
+                if watched { limits::SESSION_BYTES_WATCHED } else { limits::SESSION_BYTES };
         }
         if me.addrs.is_blank() {
             let own = me.addrs.0.first().map_or(0, |a| a.nonce);
@@ -96,17 +105,30 @@ impl Calling {
                     if lossless {
                         target.policy = Policy::Lossless(calls.session(cookie));
                     }
-                    let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
-                    let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
+                    let connection =
+                        Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
+                    let mut task = Task::new(
+                        connection,
+                        self.sink.clone(),
+                        self.hub.pool().clone(),
+                        ends.clone(),
+                    );
                     (task.unacknowledged, task.lossless) = (self.unacknowledged, lossless);
                     task.opening = calls.opening;
                     let why = task.run(stream).await;
                     GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
                     let hung_up = why == CLOSED_BY_PEER;
-                    calls.ended(&mut task.connection, task.opening, task.established, hung_up, task.overfull);
+                    calls.ended(
+                        &mut task.connection,
+                        task.opening,
+                        task.established,
+                        hung_up,
+                        task.overfull,
+                    );
                     Ended { why, refused: false, hung_up: calls.hung_up }
                 }
-                // Nobody listens there, or seems to: the owner wants to know (an OSD reports the failure).
+                // Nobody listens there, or seems to: the owner wants to know (an OSD reports the
+                // failure).
                 Err(e) if e.refused => Ended { hung_up: calls.hung_up, ..e },
                 Err(e) => e,
             };
@@ -114,7 +136,10 @@ impl Calling {
                 return why;
             }
             if why.refused {
-                self.sink.push(NetEvent::Refused(ends.id, Ended { why: format!("{}: {why}", self.to), ..why.clone() }));
+                self.sink.push(NetEvent::Refused(
+                    ends.id,
+                    Ended { why: format!("{}: {why}", self.to), ..why.clone() },
+                ));
             }
             let waiting = ends.queue.bytes.load(Ordering::Relaxed) + calls.queued_bytes();
             if waiting > endpoint.limits.queue {
@@ -136,7 +161,11 @@ impl Calling {
     }
 
     /// A new TCP connection, and what it is for.
-    async fn connection(&self, endpoint: &mut Endpoint, ends: &Ends) -> Result<(TcpStream, Target), Ended> {
+    async fn connection(
+        &self,
+        endpoint: &mut Endpoint,
+        ends: &Ends,
+    ) -> Result<(TcpStream, Target), Ended> {
         let (stream, addr) = loop {
             tokio::select! {
                 opened = open(&self.to) => break opened?,
@@ -145,10 +174,14 @@ impl Calling {
             }
         };
         let credentials = self.login.credentials(self.kind);
-        let credentials = credentials.map_err(|why| format!("nothing to authenticate with: {why}"))?;
+        let credentials =
+            credentials.map_err(|why| format!("nothing to authenticate with: {why}"))?;
         let global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
         endpoint.modes = self.hub.modes();
-        Ok((stream, Target { addr, entity: self.kind, credentials, global_seq, policy: Policy::Lossy }))
+        Ok((
+            stream,
+            Target { addr, entity: self.kind, credentials, global_seq, policy: Policy::Lossy },
+        ))
     }
 }
 
@@ -156,7 +189,9 @@ impl Calling {
 async fn open(to: &AddrVec) -> Result<(TcpStream, EntityAddr), Ended> {
     let mut why = String::new();
     let mut refused = true;
-    for addr in to.0.iter().filter(|a| matches!(a.kind, EntityAddr::KIND_MSGR2 | EntityAddr::KIND_ANY)) {
+    for addr in
+        to.0.iter().filter(|a| matches!(a.kind, EntityAddr::KIND_MSGR2 | EntityAddr::KIND_ANY))
+    {
         let Some(socket) = addr.addr else { continue };
         let failed = match tokio::time::timeout(CONNECT, TcpStream::connect(socket)).await {
             Ok(Ok(s)) => return Ok((s, *addr)),

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many of them may be on their way in at a time, whoever sends them; and of one user at most half as many, so that one who lets his
-/// requests trickle in over many connections holds up himself alone.
+/// So many of them may be on their way in at a time, whoever sends them; and of one user at most
+/// half as many, so that one who lets his requests trickle in over many connections holds up
+/// himself alone.
 #[derive(Debug)]
 pub(crate) struct LargePlaces {
     most: usize,

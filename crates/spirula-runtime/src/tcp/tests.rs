@@ -1,5 +1,6 @@
-//! Links between OSDs over real sockets, one test for each way in which a connection or a session ends with both ends alive. All of
-//! it is in one thread, whose time is given: no timeout passes unless a test says so.
+//! Links between OSDs over real sockets, one test for each way in which a connection or a session
+//! ends with both ends alive. All of it is in one thread, whose time is given: no timeout passes
+//! unless a test says so.
 
 use super::accept::{Acceptor, bind, lock};
 use super::{Direct, Ends, Task};
@@ -32,7 +33,11 @@ struct Ticket {
 impl Login for Ticket {
     fn credentials(&self, kind: EntityType) -> Result<Box<dyn Credentials>, String> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.here.load(Ordering::Relaxed) { self.login.credentials(kind) } else { Err("no ticket".into()) }
+        if self.here.load(Ordering::Relaxed) {
+            self.login.credentials(kind)
+        } else {
+            Err("no ticket".into())
+        }
     }
 }
 
@@ -72,14 +77,18 @@ impl Pair {
         let ((to_there, there), (to_here, here)) = (inbox(), inbox());
         let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let at = socket.local_addr().unwrap();
-        let mut service =
-            Service { me: Peer::new(EntityType::Osd, "1"), sink: to_there, auth: Arc::new(Trusting::default()) };
+        let mut service = Service {
+            me: Peer::new(EntityType::Osd, "1"),
+            sink: to_there,
+            auth: Arc::new(Trusting::default()),
+        };
         service.me.addrs = AddrVec(vec![EntityAddr::v2(at, 7)]);
         let (acceptor, to) = (Acceptor::new(hub.clone(), service.clone()), service.me.addrs);
         let mut me = Peer::new(EntityType::Osd, "0");
         me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
         let login = Arc::new(NoneLogin { kind: EntityType::Osd, id: "0".into(), global_id: 0 });
-        let ticket = Arc::new(Ticket { login, here: AtomicBool::new(true), asked: AtomicU32::new(0) });
+        let ticket =
+            Arc::new(Ticket { login, here: AtomicBool::new(true), asked: AtomicU32::new(0) });
         let as_login: Arc<dyn Login> = ticket.clone();
         let link = if watched {
             hub.connect_watched(&me, &as_login, &to_here, &to, EntityType::Osd, rt.handle())
@@ -88,8 +97,21 @@ impl Pair {
         };
         let accepted = link.clone();
         let accepting = None;
-        let mut p =
-            Self { rt, hub, at, there, here, acceptor, accepting, me, ticket, to_here, link, accepted, sent: 0 };
+        let mut p = Self {
+            rt,
+            hub,
+            at,
+            there,
+            here,
+            acceptor,
+            accepting,
+            me,
+            ticket,
+            to_here,
+            link,
+            accepted,
+            sent: 0,
+        };
         p.listen(socket);
         p.accepted = p.opened();
         p.expect("it is open", |e| matches!(e, NetEvent::Opened { .. }));
@@ -112,7 +134,10 @@ impl Pair {
         self.rt.block_on(accepting).unwrap_err();
         self.link.renew();
         let id = self.link.id();
-        self.expect("refused", |e| matches!(e, NetEvent::Refused(l, why) if *l == id && why.refused));
+        self.expect(
+            "refused",
+            |e| matches!(e, NetEvent::Refused(l, why) if *l == id && why.refused),
+        );
     }
 
     /// It listens again.
@@ -122,7 +147,12 @@ impl Pair {
     }
 
     fn send(&mut self, bytes: usize) {
-        self.link.send(Message { kind: 9, tid: self.sent, data: vec![7; bytes].into(), ..Message::default() });
+        self.link.send(Message {
+            kind: 9,
+            tid: self.sent,
+            data: vec![7; bytes].into(),
+            ..Message::default()
+        });
         self.sent += 1;
     }
 
@@ -303,7 +333,8 @@ fn a_session_in_which_too_much_waits_is_told_to_both() {
     p.arrives();
 }
 
-/// What is thrown away with a session counts no more, or the link would be above its bound for good and never read again.
+/// What is thrown away with a session counts no more, or the link would be above its bound for good
+/// and never read again.
 #[test]
 fn what_is_lost_with_an_overfull_session_counts_no_more() {
     let mut p = Pair::new(true);
@@ -346,7 +377,10 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
             p.accepted.close();
         } else {
             // As when another connection of ours has come.
-            lock(&p.acceptor.lossless).parked.links().for_each(|ends| ends.queue.replaced.notify_one());
+            lock(&p.acceptor.lossless)
+                .parked
+                .links()
+                .for_each(|ends| ends.queue.replaced.notify_one());
         }
         match p.next(&p.here) {
             Some(NetEvent::Refused(_, why)) => assert_eq!(why.hung_up, stops, "{why}"),
@@ -355,7 +389,8 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
     }
 }
 
-/// What another OSD sends is judged alike at both ends of a link: its memory is what others wait for, so ending it would help nobody.
+/// What another OSD sends is judged alike at both ends of a link: its memory is what others wait
+/// for, so ending it would help nobody.
 #[test]
 fn only_clients_lose_their_connections_when_they_are_slow_with_a_payload() {
     let (sink, _events) = inbox();
@@ -367,11 +402,13 @@ fn only_clients_lose_their_connections_when_they_are_slow_with_a_payload() {
     assert!(pool.over_budget() && task.dawdles(HOUR), "a client's");
     task.lossless = true;
     assert!(!task.dawdles(HOUR), "an OSD's that we called");
-    (task.lossless, task.key) = (false, Some(SessionKey { name: EntityName::osd(0), addr: EntityAddr::default() }));
+    (task.lossless, task.key) =
+        (false, Some(SessionKey { name: EntityName::osd(0), addr: EntityAddr::default() }));
     assert!(!task.dawdles(HOUR), "an OSD's that called us");
 }
 
-/// Who takes nothing of what is sent to him, as a process that was stopped, is sent nothing more for his being held.
+/// Who takes nothing of what is sent to him, as a process that was stopped, is sent nothing more
+/// for his being held.
 #[test]
 fn only_who_takes_what_is_sent_is_told_that_his_daemon_lives() {
     let (sink, _events) = inbox();
@@ -393,19 +430,32 @@ fn only_who_takes_what_is_sent_is_told_that_his_daemon_lives() {
     assert!(!task.waits_for_daemon(HOUR + Duration::from_secs(6)));
 }
 
-/// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its end and OSD 1's.
+/// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its
+/// end and OSD 1's.
 fn does_not_read(p: &Pair, depth: &Arc<AtomicUsize>) -> (Link, Link) {
-    let login: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
+    let login: Arc<dyn Login> =
+        Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
     let ((to_client, _), to) = (inbox_of(depth), AddrVec(vec![EntityAddr::v2(p.at, 7)]));
-    let client =
-        p.hub.connect(&Peer::new(EntityType::Client, "a"), &login, &to_client, &to, EntityType::Osd, p.rt.handle());
+    let client = p.hub.connect(
+        &Peer::new(EntityType::Client, "a"),
+        &login,
+        &to_client,
+        &to,
+        EntityType::Osd,
+        p.rt.handle(),
+    );
     let accepted = p.opened();
     depth.store(1 << 20, Ordering::Relaxed);
     for tid in 0..64 {
-        accepted.send(Message { kind: 9, tid, data: vec![7; 1 << 20].into(), ..Message::default() });
+        accepted.send(Message {
+            kind: 9,
+            tid,
+            data: vec![7; 1 << 20].into(),
+            ..Message::default()
+        });
     }
-    // What sockets hold counts as taken; then nothing is taken any more. On a machine that has much to do, some looks see nothing of
-    // it though there is more to come.
+    // What sockets hold counts as taken; then nothing is taken any more. On a machine that has much
+    // to do, some looks see nothing of it though there is more to come.
     let (mut left, mut same) = (usize::MAX, 0);
     p.until("full", || {
         std::thread::sleep(Duration::from_millis(20));
@@ -461,18 +511,25 @@ fn an_owner_is_told_once_when_its_peer_takes_something() {
     assert!(p.there.try_recv().is_err(), "told once");
 }
 
-/// Two processes full of what their clients write would else each wait for the other to take its part of that.
+/// Two processes full of what their clients write would else each wait for the other to take its
+/// part of that.
 #[test]
 fn what_another_osd_sends_waits_for_no_memory_and_what_a_client_sends_does() {
     let mut p = Pair::new(false);
-    let login: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
+    let login: Arc<dyn Login> =
+        Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
     let ((to_client, _client), to) = (inbox(), AddrVec(vec![EntityAddr::v2(p.at, 7)]));
     let me = Peer::new(EntityType::Client, "a");
     let client = p.hub.connect(&me, &login, &to_client, &to, EntityType::Osd, p.rt.handle());
     let accepted = p.opened();
     let taken = p.hub.pool().take(4 << 20);
     assert!(p.hub.pool().over_budget());
-    let large = |tid| Message { kind: 9, tid, data: vec![7; 2 * limits::DIRECT_PAYLOAD].into(), ..Message::default() };
+    let large = |tid| Message {
+        kind: 9,
+        tid,
+        data: vec![7; 2 * limits::DIRECT_PAYLOAD].into(),
+        ..Message::default()
+    };
     client.send(large(1000));
     for _ in 0..2 {
         p.send(2 * limits::DIRECT_PAYLOAD);

@@ -38,7 +38,11 @@ impl Stage<'_> {
         for (chunk, first, len) in by_chunk(run) {
             let len = if planted!(CloneMissesOwner) { len - 1 } else { len };
             if len > 0 && !self.refs_mut(chunk)?.add(first, len) {
-                return Err(StoreError::TooLarge { what: "number of clones", size: 1 << 32, limit: u32::MAX.into() });
+                return Err(StoreError::TooLarge {
+                    what: "number of clones",
+                    size: 1 << 32,
+                    limit: u32::MAX.into(),
+                });
             }
         }
         self.redo.referenced(run);
@@ -69,7 +73,12 @@ impl Stage<'_> {
         Ok(o)
     }
 
-    pub(super) fn clone_from(&mut self, object: &HObject, slot: &mut Option<Onode>, from: &HObject) -> Result<()> {
+    pub(super) fn clone_from(
+        &mut self,
+        object: &HObject,
+        slot: &mut Option<Onode>,
+        from: &HObject,
+    ) -> Result<()> {
         let missing = || StoreError::NoSource(from.clone().into());
         if object == from {
             return if slot.is_some() { Ok(()) } else { Err(missing()) };
@@ -131,7 +140,8 @@ impl Stage<'_> {
         self.reference_all(seg.device_runs().collect())?;
         let compressed = seg.usage().compressed;
         if compressed > 0 {
-            space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] += (compressed * BLOCK) as i64;
+            space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] +=
+                (compressed * BLOCK) as i64;
         }
         Ok(())
     }
@@ -170,10 +180,15 @@ impl Stage<'_> {
                 last => last,
             };
             let alike = offset % BLOCK == to % BLOCK && first < last;
-            let parts = if alike { vec![(to, first), (last.min(end), end)] } else { vec![(to, end)] };
+            let parts =
+                if alike { vec![(to, first), (last.min(end), end)] } else { vec![(to, end)] };
             let copied: u64 = parts.iter().map(|(a, b)| b - a).sum();
             if copied > COPY_MAX {
-                return Err(StoreError::TooLarge { what: "range to copy", size: copied, limit: COPY_MAX });
+                return Err(StoreError::TooLarge {
+                    what: "range to copy",
+                    size: copied,
+                    limit: COPY_MAX,
+                });
             }
             let mut data = Vec::with_capacity(parts.len());
             for (a, b) in parts {
@@ -203,7 +218,13 @@ impl Stage<'_> {
     }
 
     /// A range's bytes; `None` if nothing of it is mapped.
-    fn read_range(&self, object: &HObject, o: &Onode, offset: u64, len: u64) -> Result<Option<Vec<u8>>> {
+    fn read_range(
+        &self,
+        object: &HObject,
+        o: &Onode,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<Vec<u8>>> {
         let mut out: Option<Vec<u8>> = None;
         let end = (offset + len).min(o.size);
         let mut at = offset;
@@ -212,7 +233,9 @@ impl Stage<'_> {
             let n = ((block + 1) * BLOCK).min(end) - at;
             if let Some(b) = self.old_block(object, o, block)? {
                 let room = out.get_or_insert_with(|| vec![0; len as usize]);
-                let room = room.get_mut((at - offset) as usize..(at - offset + n) as usize).unwrap_or_default();
+                let room = room
+                    .get_mut((at - offset) as usize..(at - offset + n) as usize)
+                    .unwrap_or_default();
                 let skip = (at - block * BLOCK) as usize;
                 room.copy_from_slice(b.get(skip..skip + n as usize).unwrap_or_default());
             }
@@ -233,12 +256,16 @@ impl Stage<'_> {
     ) -> Result<()> {
         let mut pieces: Vec<(u64, Shared)> = Vec::new();
         if let Some(seg) = &source.inline {
-            pieces.extend(seg.mapped(first, first + n).map(|(l, p)| (l - first + to, Shared::from(p))));
+            pieces.extend(
+                seg.mapped(first, first + n).map(|(l, p)| (l - first + to, Shared::from(p))),
+            );
         } else {
-            let (from, last) = ((first / SEGMENT_BLOCKS) as u32, ((first + n - 1) / SEGMENT_BLOCKS) as u32);
+            let (from, last) =
+                ((first / SEGMENT_BLOCKS) as u32, ((first + n - 1) / SEGMENT_BLOCKS) as u32);
             for seg_no in maps::numbers(self, source, from, last)? {
                 let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-                let (a, b) = (first.max(base) - base, (first + n).min(base + SEGMENT_BLOCKS) - base);
+                let (a, b) =
+                    (first.max(base) - base, (first + n).min(base + SEGMENT_BLOCKS) - base);
                 let view = View::of(self, source, seg_no, mask(a, b - a))?;
                 view.each(|l, p| pieces.push((base + l - first + to, Shared::from(p))));
             }
@@ -266,7 +293,13 @@ impl Stage<'_> {
     }
 
     /// Maps free space of the object to blocks referred to already.
-    fn map_shared(&mut self, object: &HObject, o: &mut Onode, at: u64, piece: Shared) -> Result<()> {
+    fn map_shared(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        at: u64,
+        piece: Shared,
+    ) -> Result<()> {
         let n = match &piece {
             Shared::Plain { run, .. } => run.len,
             Shared::Part { len, .. } => *len,
@@ -289,7 +322,9 @@ impl Stage<'_> {
                 Shared::Plain { run, kind, sums } => {
                     let words = kind.words();
                     let part = PhysRun { start: run.start + done, len };
-                    let own = sums.get(done as usize * words..(done + len) as usize * words).unwrap_or_default();
+                    let own = sums
+                        .get(done as usize * words..(done + len) as usize * words)
+                        .unwrap_or_default();
                     self.map_shared_plain(object, o, at + done, part, *kind, own)?;
                 }
             }

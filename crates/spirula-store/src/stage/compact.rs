@@ -48,7 +48,13 @@ fn wasteful(seg: &Segment) -> Vec<Left> {
 impl Stage<'_> {
     /// Stores anew what is left of blobs in the segments of blocks `[first, end)` that take
     /// too much. What cannot be read, has no room, or has other owners stays as it is.
-    pub(super) fn compact(&mut self, object: &HObject, o: &mut Onode, first: u64, end: u64) -> Result<()> {
+    pub(super) fn compact(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        first: u64,
+        end: u64,
+    ) -> Result<()> {
         for seg_no in first / SEGMENT_BLOCKS..end.div_ceil(SEGMENT_BLOCKS) {
             let wasteful = match &o.inline {
                 Some(seg) => wasteful(seg),
@@ -74,7 +80,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn store_anew(&mut self, object: &HObject, o: &mut Onode, base: u64, left: &Left) -> Result<()> {
+    fn store_anew(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        base: u64,
+        left: &Left,
+    ) -> Result<()> {
         if o.shared && self.has_other_owners(&left.blob)? {
             return Ok(());
         }
@@ -82,7 +94,10 @@ impl Stage<'_> {
         let mut read = Vec::with_capacity(left.parts.len());
         for (at, skip, len) in &left.parts {
             let piece = Piece::Part { blob: &left.blob, skip: *skip, len: *len };
-            read.push((base + at, Bytes::from(self.s.read_piece(object, (base + at) * BLOCK, &piece)?)));
+            read.push((
+                base + at,
+                Bytes::from(self.s.read_piece(object, (base + at) * BLOCK, &piece)?),
+            ));
         }
         for (at, data) in read {
             self.store(o, at, vec![data])?;

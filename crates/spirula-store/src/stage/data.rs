@@ -94,7 +94,12 @@ impl Stage<'_> {
         }
     }
 
-    pub(super) fn store_plain(&mut self, o: &mut Onode, first: u64, pieces: &[Bytes]) -> Result<()> {
+    pub(super) fn store_plain(
+        &mut self,
+        o: &mut Onode,
+        first: u64,
+        pieces: &[Bytes],
+    ) -> Result<()> {
         let n = pieces.iter().map(|p| p.len() as u64 / BLOCK).sum::<u64>();
         if n == 0 {
             return Ok(());
@@ -111,7 +116,14 @@ impl Stage<'_> {
         let runs = self.take(data.len() as u64 / BLOCK)?;
         self.place(&runs, std::slice::from_ref(&data));
         let kind = self.options.checksum;
-        let blob = Blob { algorithm: self.options.algorithm, content: n as u8, stored: len, kind, runs, sums };
+        let blob = Blob {
+            algorithm: self.options.algorithm,
+            content: n as u8,
+            stored: len,
+            kind,
+            runs,
+            sums,
+        };
         let space = space_of(&mut self.space, self.pool);
         space[field::COMPRESSED] += i64::from(len);
         space[field::COMPRESSED_ALLOCATED] += data.len() as i64;
@@ -120,7 +132,14 @@ impl Stage<'_> {
 
     /// Maps a part of one segment to the content of a blob. True if the segment did not
     /// refer to that blob yet.
-    pub(super) fn map_blob(&mut self, o: &mut Onode, first: u64, n: u64, blob: &Arc<Blob>, skip: u64) -> Result<bool> {
+    pub(super) fn map_blob(
+        &mut self,
+        o: &mut Onode,
+        first: u64,
+        n: u64,
+        blob: &Arc<Blob>,
+        skip: u64,
+    ) -> Result<bool> {
         let mut released = Released::default();
         if first + n > INLINE_BLOCKS {
             self.outgrow(o);
@@ -160,9 +179,17 @@ impl Stage<'_> {
     }
 
     /// What a change of `len` blocks from `at` on may change of that.
-    pub(super) fn counted(&self, o: &Onode, seg_no: u32, at: u64, len: u64, own: &Segment) -> Result<Counted> {
+    pub(super) fn counted(
+        &self,
+        o: &Onode,
+        seg_no: u32,
+        at: u64,
+        len: u64,
+        own: &Segment,
+    ) -> Result<Counted> {
         if o.base != 0 {
-            // Of an object without holes all blocks are mapped: no need to look for them through the layers.
+            // Of an object without holes all blocks are mapped: no need to look for them through
+            // the layers.
             let end = u64::from(seg_no) * SEGMENT_BLOCKS + at + len;
             if o.compressed == Some(0) && o.blocks == o.size.div_ceil(BLOCK) && end <= o.blocks {
                 return Ok(Counted::Part(len));
@@ -176,7 +203,14 @@ impl Stage<'_> {
 
     /// Puts an object's own record of a segment back, of which `now` blocks were mapped anew
     /// since it was `before`.
-    pub(super) fn put(&mut self, o: &mut Onode, seg_no: u32, seg: Segment, before: Counted, now: u64) -> Result<()> {
+    pub(super) fn put(
+        &mut self,
+        o: &mut Onode,
+        seg_no: u32,
+        seg: Segment,
+        before: Counted,
+        now: u64,
+    ) -> Result<()> {
         let own = Arc::new(seg);
         self.segments.insert((o.id, seg_no), (!own.is_empty()).then(|| own.clone()));
         o.own |= if o.base == 0 { 0 } else { own_bit(seg_no) };
@@ -190,7 +224,13 @@ impl Stage<'_> {
     }
 
     /// The checksum to use for data to be mapped in a segment, where `wanted` would be liked.
-    pub(super) fn kind(&self, o: &mut Onode, seg_no: u32, own: &Segment, wanted: Checksum) -> Result<Checksum> {
+    pub(super) fn kind(
+        &self,
+        o: &mut Onode,
+        seg_no: u32,
+        own: &Segment,
+        wanted: Checksum,
+    ) -> Result<Checksum> {
         let known = match own.sums_kind() {
             None if o.base != 0 && o.sums == Some(wanted) => Some(wanted),
             None if o.base != 0 => {
@@ -209,7 +249,8 @@ impl Stage<'_> {
         o.account(before, after);
         if before.compressed != after.compressed {
             let space = space_of(&mut self.space, self.pool);
-            space[field::COMPRESSED_ORIGINAL] += (after.compressed as i64 - before.compressed as i64) * BLOCK as i64;
+            space[field::COMPRESSED_ORIGINAL] +=
+                (after.compressed as i64 - before.compressed as i64) * BLOCK as i64;
         }
     }
 
@@ -258,7 +299,8 @@ impl Stage<'_> {
                 left -= k;
             }
             let mut seg = self.segment(o, seg_no)?;
-            let (before, kind) = (self.counted(o, seg_no, at, len, &seg)?, self.kind(o, seg_no, &seg, wanted)?);
+            let (before, kind) =
+                (self.counted(o, seg_no, at, len, &seg)?, self.kind(o, seg_no, &seg, wanted)?);
             let sums = sums_of(kind, len);
             if planted!(HiddenBlocksFreed) && o.base != 0 {
                 let view = View::of(self, o, seg_no, mask(at, len))?;
@@ -304,7 +346,8 @@ impl Stage<'_> {
             if View::of(self, o, seg_no, mask(at, len))?.is_empty() {
                 continue;
             }
-            let (before, kind) = (self.counted(o, seg_no, at, len, &seg)?, seg.kind(Checksum::default()));
+            let (before, kind) =
+                (self.counted(o, seg_no, at, len, &seg)?, seg.kind(Checksum::default()));
             seg.replace(at, len, &[], kind, &[], &mut released);
             if seg.is_empty() {
                 self.redo.segment_gone(o.id, seg_no);
@@ -395,7 +438,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Has one of the blocks `[first, first + len)` of a chunk more than one owner, as it is in this transaction?
+    /// Has one of the blocks `[first, first + len)` of a chunk more than one owner, as it is in
+    /// this transaction?
     pub(super) fn is_referenced(&self, chunk: u64, first: u64, len: u64) -> Result<bool> {
         match self.refs.get(&chunk) {
             Some(r) => Ok(r.has(first, len)),
@@ -426,8 +470,15 @@ impl Stage<'_> {
     }
 
     /// A block's content, `None` if it is not mapped.
-    pub(super) fn old_block(&self, object: &HObject, o: &Onode, block: u64) -> Result<Option<Vec<u8>>> {
-        let read = |piece: Option<Piece<'_>>| piece.map(|p| self.s.read_piece(object, block * BLOCK, &p)).transpose();
+    pub(super) fn old_block(
+        &self,
+        object: &HObject,
+        o: &Onode,
+        block: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        let read = |piece: Option<Piece<'_>>| {
+            piece.map(|p| self.s.read_piece(object, block * BLOCK, &p)).transpose()
+        };
         if let Some(seg) = &o.inline {
             return if block < INLINE_BLOCKS {
                 read(seg.mapped(block, block + 1).next().map(|(_, p)| p))
@@ -441,11 +492,21 @@ impl Stage<'_> {
     }
 
     /// A block's new content: `part` at `from`, the rest as it was.
-    fn merged(&mut self, object: &HObject, o: &Onode, block: u64, from: usize, part: &[u8]) -> Result<Bytes> {
+    fn merged(
+        &mut self,
+        object: &HObject,
+        o: &Onode,
+        block: u64,
+        from: usize,
+        part: &[u8],
+    ) -> Result<Bytes> {
         // Behind the object's end there are only zeros; no need to read them.
         let old_len = o.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-        let old =
-            if from.min(old_len) > 0 || from + part.len() < old_len { self.old_block(object, o, block)? } else { None };
+        let old = if from.min(old_len) > 0 || from + part.len() < old_len {
+            self.old_block(object, o, block)?
+        } else {
+            None
+        };
         let mut buf = old.unwrap_or_else(|| vec![0; BLOCK as usize]);
         if let Some(room) = buf.get_mut(from..from + part.len()) {
             room.copy_from_slice(part);
@@ -453,7 +514,13 @@ impl Stage<'_> {
         Ok(Bytes::from(buf))
     }
 
-    pub(super) fn write(&mut self, object: &HObject, o: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+    pub(super) fn write(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        offset: u64,
+        data: &Bytes,
+    ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -498,7 +565,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    pub(super) fn zero(&mut self, object: &HObject, o: &mut Onode, offset: u64, length: u64) -> Result<()> {
+    pub(super) fn zero(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
         if length == 0 {
             return Ok(());
         }

@@ -36,13 +36,15 @@ impl Maps for Stage<'_> {
     }
 }
 
-/// With no more records than this over it, a map is kept in a merge without a look at how many it has.
+/// With no more records than this over it, a map is kept in a merge without a look at how many it
+/// has.
 const FEW: usize = 1;
 
 /// An object gets a map over nothing once this part of it is hidden of its lowest layer.
 const WHOLE_PART: u64 = if cfg!(test) { 2 } else { 4 };
 
-/// Of objects of so many segments at most it is looked at when they are first cloned whether all have one kind of checksum.
+/// Of objects of so many segments at most it is looked at when they are first cloned whether all
+/// have one kind of checksum.
 const SUMS_LOOKED_AT: u64 = if cfg!(test) { 3 } else { 64 };
 
 /// What a merge keeps.
@@ -96,7 +98,12 @@ impl Stage<'_> {
 
     /// A new object that sees what `source` does, whose map is in segments. Of `source` that
     /// map becomes a layer, unless it is empty.
-    pub(super) fn clone_map(&mut self, object: &HObject, from: &HObject, source: &mut Onode) -> Result<Onode> {
+    pub(super) fn clone_map(
+        &mut self,
+        object: &HObject,
+        from: &HObject,
+        source: &mut Onode,
+    ) -> Result<Onode> {
         self.count_compressed(source)?;
         self.learn_sums(source)?;
         let made = source.base == 0 || source.own != 0;
@@ -106,7 +113,8 @@ impl Stage<'_> {
         let id = take_id(&mut self.counters);
         let mut o = Onode { id, name: id, own: 0, shared: false, told: false, ..source.clone() };
         if made {
-            let couple = Couple::of((source.name, &keys::object(from)), (o.name, &keys::object(object)));
+            let couple =
+                Couple::of((source.name, &keys::object(from)), (o.name, &keys::object(object)));
             self.change_layer(source.base, |l| {
                 l.couple = Some(couple);
                 if !planted!(LayerMissesChild) {
@@ -130,7 +138,8 @@ impl Stage<'_> {
         self.untell(o);
         o.id = take_id(&mut self.counters);
         (o.base, o.name, o.own, o.shared, o.depth) = (name, o.id, 0, false, depth);
-        let layer = Layer { map, base, children: 1, names: o.name, depth, own, shared, couple: None };
+        let layer =
+            Layer { map, base, children: 1, names: o.name, depth, own, shared, couple: None };
         self.layers.insert(name, Some(Arc::new(layer)));
         Ok(())
     }
@@ -155,15 +164,18 @@ impl Stage<'_> {
         self.shorten(object, o)
     }
 
-    /// Lets an object lie over fewer layers, and says how deep the chain from its own map down is then.
+    /// Lets an object lie over fewer layers, and says how deep the chain from its own map down is
+    /// then.
     ///
-    /// What lies over the lowest layer becomes one map, so that but few blocks get another owner. A layer over the lowest one
-    /// stays below as well if it hides as much as all above it together: so a block gets another owner as often as such
-    /// maps can double. The object gets a map over nothing once all of them hide a [`WHOLE_PART`]th of it together: what
-    /// all children of a layer hide is not let go of before they are one.
+    /// What lies over the lowest layer becomes one map, so that but few blocks get another owner. A
+    /// layer over the lowest one stays below as well if it hides as much as all above it together:
+    /// so a block gets another owner as often as such maps can double. The object gets a map over
+    /// nothing once all of them hide a [`WHOLE_PART`]th of it together: what all children of a
+    /// layer hide is not let go of before they are one.
     fn shorten(&mut self, object: &HObject, o: &mut Onode) -> Result<u32> {
         let below = maps::chain(self, o.base).collect::<Result<Vec<_>>>()?;
-        let lying_over = below.iter().map(|(_, l)| (l.map, l.base, l.own)).filter(|(_, base, _)| *base != 0);
+        let lying_over =
+            below.iter().map(|(_, l)| (l.map, l.base, l.own)).filter(|(_, base, _)| *base != 0);
         // How many blocks each hides, from the top; and all of them together.
         let (mut sizes, mut hidden) = (Vec::with_capacity(below.len()), BTreeMap::new());
         for (map, _, own) in std::iter::once((o.id, o.base, o.own)).chain(lying_over) {
@@ -204,17 +216,28 @@ impl Stage<'_> {
         }
     }
 
-    /// Makes one map of an object's own and of those below it that lie over the layer `until`, and lets the object lie over
-    /// that (0: over nothing). What it gets of the layers between has one owner more.
-    fn fold(&mut self, object: &HObject, o: &mut Onode, until: u64, numbers: Vec<u32>) -> Result<()> {
+    /// Makes one map of an object's own and of those below it that lie over the layer `until`, and
+    /// lets the object lie over that (0: over nothing). What it gets of the layers between has one
+    /// owner more.
+    fn fold(
+        &mut self,
+        object: &HObject,
+        o: &mut Onode,
+        until: u64,
+        numbers: Vec<u32>,
+    ) -> Result<()> {
         self.share_layers(o, until)?;
         let (mut owned, mut bits) = (Vec::new(), 0);
         for seg_no in numbers {
             let own = self.record(o.id, seg_no)?;
             let view = View::above(self, o, until, seg_no, WHOLE)?;
             // What its own record maps has that owner already.
-            let mut blobs: BTreeSet<_> =
-                own.iter().flat_map(|s| s.blobs()).filter_map(|b| b.runs.first()).map(|r| r.start).collect();
+            let mut blobs: BTreeSet<_> = own
+                .iter()
+                .flat_map(|s| s.blobs())
+                .filter_map(|b| b.runs.first())
+                .map(|r| r.start)
+                .collect();
             for (_, piece) in view.pieces(usize::from(own.is_some())) {
                 match piece {
                     _ if planted!(WholeMapMissesOwner) => {}
@@ -278,10 +301,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Finds out whether all that an object maps plainly has one kind of checksum, where that is not known and not much
-    /// to look at. Once it is cloned, writes need not look for it through the layers.
+    /// Finds out whether all that an object maps plainly has one kind of checksum, where that is
+    /// not known and not much to look at. Once it is cloned, writes need not look for it through
+    /// the layers.
     fn learn_sums(&self, o: &mut Onode) -> Result<()> {
-        // Over a layer, this was looked at when the object was first cloned, unless an older program did that.
+        // Over a layer, this was looked at when the object was first cloned, unless an older
+        // program did that.
         let segments = o.size.div_ceil(SEGMENT_BLOCKS * crate::BLOCK);
         if o.sums.is_some() || o.base != 0 && o.depth != 0 || segments > SUMS_LOOKED_AT {
             return Ok(());
@@ -343,7 +368,9 @@ impl Stage<'_> {
             upper.own = if root { 0 } else { upper.own | lower.own };
             self.layers.insert(child, Some(Arc::new(upper)));
         } else {
-            let bad = || StoreError::corrupt(format!("layer {name} has a child {child} that there is not"));
+            let bad = || {
+                StoreError::corrupt(format!("layer {name} has a child {child} that there is not"))
+            };
             let key = self.key_of_child(&lower, child)?.ok_or_else(bad)?;
             let Some(mut o) = self.staged_head(&key)?.now.clone() else { return Err(bad()) };
             let keep = self.merge_maps(&lower, o.id, o.own)?;
@@ -370,8 +397,8 @@ impl Stage<'_> {
 
     /// The key of the object that `layer` knows by the name `child`.
     fn key_of_child(&self, layer: &Layer, child: u64) -> Result<Option<Bytes>> {
-        // First, what this transaction says: an object that it has moved may still have its old key in the store, where the
-        // head that is just being changed is looked for.
+        // First, what this transaction says: an object that it has moved may still have its old key
+        // in the store, where the head that is just being changed is looked for.
         if let Some(Some(key)) = self.named.get(&child).filter(|_| !planted!(CoupleAskedFirst)) {
             return Ok(Some(key.clone()));
         }
@@ -397,9 +424,13 @@ impl Stage<'_> {
             let before = self.s.head(key)?;
             let now = before.as_deref().cloned();
             let pool = super::pool_of(&keys::parse_object(key)?);
-            self.heads.insert(key.clone(), Box::new(StagedHead { pool, quiet: false, now, before }));
+            self.heads
+                .insert(key.clone(), Box::new(StagedHead { pool, quiet: false, now, before }));
         }
-        self.heads.get_mut(key).map(|h| &mut **h).ok_or_else(|| StoreError::corrupt("a staged head is gone"))
+        self.heads
+            .get_mut(key)
+            .map(|h| &mut **h)
+            .ok_or_else(|| StoreError::corrupt("a staged head is gone"))
     }
 
     /// Puts the records of a map and of the layer below it together, under the number of the

@@ -58,10 +58,11 @@ impl Stage<'_> {
         let from = o.omap;
         // Nor does the last owner change what is still to be copied.
         let others = self.leave_omap(from)?;
-        let awaited = (self.copies.wants(from) || self.s.omap_awaits_copy(from)) && !planted!(SourceChanges);
+        let awaited =
+            (self.copies.wants(from) || self.s.omap_awaits_copy(from)) && !planted!(SourceChanges);
         if others || awaited {
-            // Whatever the transaction takes away from its omap, it makes a copy of it first: that asks for room, and may
-            // not have what is kept for deletions.
+            // Whatever the transaction takes away from its omap, it makes a copy of it first: that
+            // asks for room, and may not have what is kept for deletions.
             self.adds = true;
             self.needs_metadata()?;
             o.omap = 0;

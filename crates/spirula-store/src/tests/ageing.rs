@@ -15,7 +15,12 @@ const BLOCK: u64 = 4096;
 
 /// A store on one device of 1 GiB, divided by so much, but for the journal.
 fn part(of: usize) -> StoreOptions {
-    StoreOptions { size: (1 << 30) / of as u64, journal_size: 4 << 20, cache_bytes: (28 << 20) / of, ..tiny() }
+    StoreOptions {
+        size: (1 << 30) / of as u64,
+        journal_size: 4 << 20,
+        cache_bytes: (28 << 20) / of,
+        ..tiny()
+    }
 }
 
 fn write(n: u64, block: u64, data: &Bytes) -> Transaction {
@@ -28,7 +33,10 @@ fn write(n: u64, block: u64, data: &Bytes) -> Transaction {
 /// was opened.
 fn written(store: &Store) -> [u64; 2] {
     let tree = store.meta.tree().stats();
-    [store.shared.ring_head.load(Ordering::Acquire), tree.written_bytes + tree.generation * 2 * BLOCK]
+    [
+        store.shared.ring_head.load(Ordering::Acquire),
+        tree.written_bytes + tree.generation * 2 * BLOCK,
+    ]
 }
 
 /// Writes blocks to new objects until there is no more space; how many.
@@ -57,7 +65,8 @@ enum By {
 /// index. For each byte at most `most` are written to the device.
 fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64) {
     let world = create_single(opts);
-    let mut store = if by == By::Threads { open(&world, opts) } else { open_stepped(&world, opts) }.unwrap();
+    let mut store =
+        if by == By::Threads { open(&world, opts) } else { open_stepped(&world, opts) }.unwrap();
     let total = store.statfs().total;
     let wanted = total * percent / 100 / BLOCK;
     let (large, small) = (pattern(1, 4 << 20), pattern(2, 4096));
@@ -65,7 +74,10 @@ fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64)
     for n in 0..wanted.div_ceil(1024) {
         let blocks = (wanted - n * 1024).min(1024);
         t.objects.clear();
-        t.object(&object(n), ObjectOp::Write { offset: 0, data: large.slice(..(blocks * BLOCK) as usize) });
+        t.object(
+            &object(n),
+            ObjectOp::Write { offset: 0, data: large.slice(..(blocks * BLOCK) as usize) },
+        );
         store.submit(&t).unwrap();
     }
     store.flush().unwrap();
@@ -74,10 +86,17 @@ fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64)
     for n in 0..count {
         let block = rng.below(wanted);
         let mut t = write(block / 1024, block % 1024, &small);
-        let entry = MetaOp::LogAppend { pg: PgId::new(1, 0), version: EVersion::new(1, n + 1), entry: pattern(n, 150) };
+        let entry = MetaOp::LogAppend {
+            pg: PgId::new(1, 0),
+            version: EVersion::new(1, n + 1),
+            entry: pattern(n, 150),
+        };
         t.meta.push(entry);
         if n % 100 == 0 {
-            t.meta.push(MetaOp::LogTrim { pg: PgId::new(1, 0), to: EVersion::new(1, n.saturating_sub(3000)) });
+            t.meta.push(MetaOp::LogTrim {
+                pg: PgId::new(1, 0),
+                to: EVersion::new(1, n.saturating_sub(3000)),
+            });
         }
         if n % 10 == 0 {
             let key = Bytes::from(format!("{:09}", n % 5000));
@@ -100,7 +119,9 @@ fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64)
     let amplified = journal + metadata + 1.0;
     let s = store.statfs();
     println!(
-        "{percent} % full, {count} overwrites: {amplified:.2} bytes written for each (journal {journal:.2}, metadata {metadata:.2}, {} commits), metadata {} of {} KiB, {} KiB available",
+        "{percent} % full, {count} overwrites: {amplified:.2} bytes written for each (journal \
+            {journal:.2}, metadata {metadata:.2}, {} commits), metadata {} of {} KiB, {} KiB \
+            available",
         store.meta.tree().stats().generation,
         s.metadata >> 10,
         s.total >> 10,
@@ -110,7 +131,12 @@ fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64)
     sound(&store, "overwritten");
     // What is offered can be had.
     let had = fill(&mut store, 1000, &small) * BLOCK;
-    assert!(had.abs_diff(s.available) < total / 50, "{} KiB offered, {} KiB had", s.available >> 10, had >> 10);
+    assert!(
+        had.abs_diff(s.available) < total / 50,
+        "{} KiB offered, {} KiB had",
+        s.available >> 10,
+        had >> 10
+    );
     for n in (0..wanted.div_ceil(1024)).chain(1000..1000 + had.div_ceil(4 << 20)) {
         t.objects.clear();
         t.object(&object(n), ObjectOp::Remove);
@@ -135,7 +161,8 @@ fn random_overwrites_of_a_device_that_is_95_per_cent_full_are_never_refused() {
     overwritten(&StoreOptions { cache_bytes: 3 << 20, ..part(4) }, By::Threads, 95, 2, 4.0);
 }
 
-/// As many as a PG's clients have under way share a frame; then the load of the machine plays no part.
+/// As many as a PG's clients have under way share a frame; then the load of the machine plays no
+/// part.
 #[test]
 fn sixteen_overwrites_at_a_time_write_at_most_three_bytes_for_each_of_theirs() {
     overwritten(&part(4), By::Steps(16), 55, 10, 3.0);
@@ -158,11 +185,12 @@ fn space_in_pieces_serves_metadata_and_data_to_the_last_block() {
     let total = store.statfs().total;
     let data = pattern(1, 4096);
     // Two objects at a time, written in turn: neighbours on the device belong to two objects.
-    let blocks = (0..).find(|n| match store.submit(write(n % 2 + n / 256 * 2, n % 256 / 2, &data)) {
-        Ok(_) => false,
-        Err(StoreError::NoSpace { .. }) => true,
-        Err(e) => panic!("{e}"),
-    });
+    let blocks =
+        (0..).find(|n| match store.submit(write(n % 2 + n / 256 * 2, n % 256 / 2, &data)) {
+            Ok(_) => false,
+            Err(StoreError::NoSpace { .. }) => true,
+            Err(e) => panic!("{e}"),
+        });
     let blocks = blocks.unwrap();
     assert!(blocks * BLOCK > total * 92 / 100, "{blocks} blocks of {}", total / BLOCK);
     for i in 0..blocks.div_ceil(256) {
@@ -188,7 +216,12 @@ fn space_in_pieces_serves_metadata_and_data_to_the_last_block() {
     sound(&store, "metadata in pieces");
     let offered = store.statfs().available;
     let had = fill(&mut store, 10_000, &data) * BLOCK;
-    assert!(had.abs_diff(offered) < total / 50, "{} KiB offered, {} KiB had", offered >> 10, had >> 10);
+    assert!(
+        had.abs_diff(offered) < total / 50,
+        "{} KiB offered, {} KiB had",
+        offered >> 10,
+        had >> 10
+    );
     // All of it goes again.
     for n in (0..blocks.div_ceil(256) * 2).chain(10_000..10_000 + had.div_ceil(4 << 20)) {
         let mut t = Transaction::default();
@@ -198,7 +231,9 @@ fn space_in_pieces_serves_metadata_and_data_to_the_last_block() {
     store.close().unwrap();
     let mut store = open(&world, &opts).unwrap();
     // Pairs of removed omaps go in steps, and closing waits for none but the first.
-    store.wait(|s| s.checkpointed.load(Ordering::Acquire) > 0 && s.dead.load(Ordering::Acquire) == 0);
+    store.wait(|s| {
+        s.checkpointed.load(Ordering::Acquire) > 0 && s.dead.load(Ordering::Acquire) == 0
+    });
     sound(&store, "emptied");
     let s = store.statfs();
     assert!(s.used == 0 && s.available > total * 95 / 100, "{s:?}");
@@ -213,11 +248,12 @@ fn what_is_long_needs_no_space_that_adjoins() {
     let mut store = open(&world, &opts).unwrap();
     let data = pattern(1, 4096);
     // Two objects at a time, written in turn; then every second one goes.
-    let blocks = (0..).find(|n| match store.submit(write(n % 2 + n / 256 * 2, n % 256 / 2, &data)) {
-        Ok(_) => false,
-        Err(StoreError::NoSpace { .. }) => true,
-        Err(e) => panic!("{e}"),
-    });
+    let blocks =
+        (0..).find(|n| match store.submit(write(n % 2 + n / 256 * 2, n % 256 / 2, &data)) {
+            Ok(_) => false,
+            Err(StoreError::NoSpace { .. }) => true,
+            Err(e) => panic!("{e}"),
+        });
     for i in 0..blocks.unwrap().div_ceil(256) {
         let mut t = Transaction::default();
         t.object(&object(2 * i), ObjectOp::Remove);
@@ -233,7 +269,8 @@ fn what_is_long_needs_no_space_that_adjoins() {
         store.submit(write(n, 0, &pattern(2, (longest * BLOCK) as usize))).unwrap();
     }
     let key = |n: u8, len: usize| Bytes::from([vec![b'k'; len - 1], vec![n]].concat());
-    let pairs: Vec<(Bytes, Bytes)> = (0..20).map(|n| (key(n, 60_000), pattern(u64::from(n), 3000))).collect();
+    let pairs: Vec<(Bytes, Bytes)> =
+        (0..20).map(|n| (key(n, 60_000), pattern(u64::from(n), 3000))).collect();
     let mut t = Transaction::default();
     t.object(&object(5000), ObjectOp::OmapSet(pairs.clone()));
     t.object(&object(5001), ObjectOp::OmapSet(vec![("large".into(), pattern(7, 2 << 20))]));
@@ -241,7 +278,10 @@ fn what_is_long_needs_no_space_that_adjoins() {
     store.close().unwrap_or_else(|e| panic!("acknowledged, and never to be stored: {e}"));
     let store = open(&world, &opts).unwrap();
     for (k, v) in &pairs {
-        assert_eq!(store.omap_get(&object(5000), std::slice::from_ref(k)).unwrap().unwrap(), [(k.clone(), v.clone())]);
+        assert_eq!(
+            store.omap_get(&object(5000), std::slice::from_ref(k)).unwrap().unwrap(),
+            [(k.clone(), v.clone())]
+        );
     }
     let large = store.omap_get(&object(5001), &["large".into()]).unwrap().unwrap();
     assert_eq!(large, [("large".into(), pattern(7, 2 << 20))]);
@@ -286,27 +326,34 @@ fn soak_of_requests_on_16_tib_in_pieces() {
             }
         }
         let first = took[0];
-        // What the owner does for a checkpoint of all of it, and the first change of each group after that.
-        (0..groups).for_each(|g| a.touch(crate::alloc::PhysRun { start: g * GROUP_BLOCKS, len: 1 }));
+        // What the owner does for a checkpoint of all of it, and the first change of each group
+        // after that.
+        (0..groups)
+            .for_each(|g| a.touch(crate::alloc::PhysRun { start: g * GROUP_BLOCKS, len: 1 }));
         let begun = cpu();
         let dirty = a.take_dirty(Vec::new());
         let handed = cpu();
         let bytes: usize = dirty.bitmaps().iter().map(|(_, map)| map.len()).sum();
         let (handed, made) = (handed - begun, cpu() - handed);
         println!(
-            "{name}: {groups} groups handed to a checkpoint in {handed:?}; it makes {bytes} bytes of them in {made:?}"
+            "{name}: {groups} groups handed to a checkpoint in {handed:?}; it makes {bytes} bytes \
+                of them in {made:?}"
         );
         drop(dirty);
         took.sort_unstable();
         let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
         println!(
-            "{name}: loaded in {loaded:?}; first request {first:?}, half {:?}, 99 % {:?}, 99.9 % {:?}, slowest {:?}",
+            "{name}: loaded in {loaded:?}; first request {first:?}, half {:?}, 99 % {:?}, 99.9 % \
+                {:?}, slowest {:?}",
             at(0.5),
             at(0.99),
             at(0.999),
             at(1.0)
         );
         let [most, slowest] = [at(0.999).0, at(1.0).0].map(|t| t.as_secs_f64() * 1e3);
-        assert!(most < 1.0 && slowest < 10.0, "{name}: 99.9 % in {most:.2} ms, slowest {slowest:.2} ms");
+        assert!(
+            most < 1.0 && slowest < 10.0,
+            "{name}: 99.9 % in {most:.2} ms, slowest {slowest:.2} ms"
+        );
     }
 }

@@ -91,7 +91,11 @@ fn moved(m: &Model, from: &HObject, to: &HObject, v: u64) -> Transaction {
         }
     }
     t.object(from, ObjectOp::Remove);
-    t.meta.push(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) });
+    t.meta.push(MetaOp::LogAppend {
+        pg: pg(),
+        version: EVersion::new(9, v),
+        entry: pattern(v, 50),
+    });
     t
 }
 
@@ -120,10 +124,13 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("remove the clone", |_, _| one(&c(), ObjectOp::Remove)),
     ("omap set", |_, v| one(&a(), ObjectOp::OmapSet(vec![pair("k1", v), pair("k7", v + 1)]))),
     ("omap rm", |_, _| one(&a(), ObjectOp::OmapRm(vec!["k1".into(), "k2".into()]))),
-    ("omap rm range", |_, _| one(&a(), ObjectOp::OmapRmRange { first: "k2".into(), last: "k8".into() })),
+    ("omap rm range", |_, _| {
+        one(&a(), ObjectOp::OmapRmRange { first: "k2".into(), last: "k8".into() })
+    }),
     ("omap set much", |_, v| {
         // More than such a journal takes: it goes beside.
-        let pairs = (0..4u64).map(|n| (Bytes::from(format!("k{}", 2 + 2 * n)), pattern(v * 4 + n, 10_000)));
+        let pairs =
+            (0..4u64).map(|n| (Bytes::from(format!("k{}", 2 + 2 * n)), pattern(v * 4 + n, 10_000)));
         one(&a(), ObjectOp::OmapSet(pairs.collect()))
     }),
     ("omap set header", |_, v| one(&a(), ObjectOp::OmapSetHeader(pattern(v, 70)))),
@@ -132,7 +139,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("remove attribute", |_, _| one(&a(), ObjectOp::RmAttr("snapset".into()))),
     ("clear attributes", |_, _| one(&a(), ObjectOp::ClearAttrs)),
     ("log remove", |_, _| meta(MetaOp::LogRemove { pg: pg() })),
-    ("log append", |_, v| meta(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) })),
+    ("log append", |_, v| {
+        meta(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) })
+    }),
     ("log trim", |_, _| meta(MetaOp::LogTrim { pg: pg(), to: EVersion::new(1, 3) })),
     ("log rewind", |_, _| meta(MetaOp::LogRewind { pg: pg(), to: EVersion::new(1, 4) })),
     ("set meta", |_, v| meta(MetaOp::Set { key: "info".into(), value: pattern(v, 200) })),
@@ -154,12 +163,20 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("move of compressed data", |m, v| moved(m, &packed(), &object(4), v)),
     ("move over a layer", |m, v| moved(m, &wide(), &object(9), v)),
     ("move onto its clone", |m, v| moved(m, &wide(), &wide_clone(), v)),
-    ("compressed write", |_, v| one(&packed(), ObjectOp::Write { offset: 0, data: soft(v, 60_000) })),
-    ("overwrite part of it", |_, v| one(&packed(), ObjectOp::Write { offset: 20_000, data: soft(v, 5000) })),
+    ("compressed write", |_, v| {
+        one(&packed(), ObjectOp::Write { offset: 0, data: soft(v, 60_000) })
+    }),
+    ("overwrite part of it", |_, v| {
+        one(&packed(), ObjectOp::Write { offset: 20_000, data: soft(v, 5000) })
+    }),
     ("what a PG does", |_, v| {
         let mut t = write(&a(), 8192, v, 4096);
         t.object(&a(), ObjectOp::SetAttrs(vec![pair("_", v)]));
-        t.meta.push(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 150) });
+        t.meta.push(MetaOp::LogAppend {
+            pg: pg(),
+            version: EVersion::new(9, v),
+            entry: pattern(v, 150),
+        });
         t.meta.push(MetaOp::Set { key: "info".into(), value: pattern(v, 300) });
         t
     }),
@@ -175,7 +192,10 @@ pub(crate) fn open(world: &World, opts: &StoreOptions) -> Store {
         ..PoolOptions::default()
     };
     store.set_pool_options(1, packed);
-    store.set_pool_options(2, PoolOptions { checksum: Checksum::Xxhash64, ..PoolOptions::default() });
+    store.set_pool_options(
+        2,
+        PoolOptions { checksum: Checksum::Xxhash64, ..PoolOptions::default() },
+    );
     store
 }
 
@@ -209,7 +229,12 @@ impl Base {
             Self::make("one device, closed", true, true, Past::None),
             Self::make("three devices, not closed", false, false, Past::None),
             Self::make("one device, not closed", true, false, Past::None),
-            Self::make("three devices, all space used and freed since the checkpoint", false, false, Past::Full),
+            Self::make(
+                "three devices, all space used and freed since the checkpoint",
+                false,
+                false,
+                Past::Full,
+            ),
             Self::make("one device, worn", true, false, Past::Random),
         ]
     }
@@ -218,7 +243,12 @@ impl Base {
         let mut opts = StoreOptions { size: 768 << 10, cache_bytes: 256 << 10, ..tiny() };
         if past == Past::Full {
             // No checkpoint comes of itself.
-            opts = StoreOptions { size: 512 << 10, journal_size: 2 << 20, cache_bytes: 4 << 20, ..opts };
+            opts = StoreOptions {
+                size: 512 << 10,
+                journal_size: 2 << 20,
+                cache_bytes: 4 << 20,
+                ..opts
+            };
         }
         let world = if single { create_single(&opts) } else { create(&opts) };
         let mut model = Model::default();
@@ -228,7 +258,9 @@ impl Base {
             Past::Full => {
                 // Through the journal, in small pieces.
                 let filler = |n| object(101 + 2 * n);
-                let full = (0..100).find(|n| store.submit(write(&filler(*n), 0, *n, 5 * 4096)).is_err()).unwrap();
+                let full = (0..100)
+                    .find(|n| store.submit(write(&filler(*n), 0, *n, 5 * 4096)).is_err())
+                    .unwrap();
                 assert!(full > 20, "{full}");
                 (0..full).for_each(|n| {
                     store.submit(one(&filler(n), ObjectOp::Remove)).unwrap();
@@ -260,7 +292,10 @@ impl Base {
             model.apply(&t);
         };
         submit(&mut store, write(&a(), 0, 1, 20_000));
-        submit(&mut store, one(&a(), ObjectOp::OmapSet(vec![pair("k1", 1), pair("k2", 2), pair("k3", 3)])));
+        submit(
+            &mut store,
+            one(&a(), ObjectOp::OmapSet(vec![pair("k1", 1), pair("k2", 2), pair("k3", 3)])),
+        );
         submit(&mut store, one(&a(), ObjectOp::SetAttrs(vec![pair("_", 5), pair("snapset", 6)])));
         submit(&mut store, one(&packed(), ObjectOp::Write { offset: 0, data: soft(4, 50_000) }));
         submit(&mut store, one(&c(), ObjectOp::CloneFrom(a())));
@@ -269,7 +304,8 @@ impl Base {
         submit(&mut store, one(&wide_clone(), ObjectOp::CloneFrom(wide())));
         submit(&mut store, write(&wide(), 4096, 9, 4096));
         for n in 1..=6 {
-            let entry = MetaOp::LogAppend { pg: pg(), version: EVersion::new(1, n), entry: pattern(n, 50) };
+            let entry =
+                MetaOp::LogAppend { pg: pg(), version: EVersion::new(1, n), entry: pattern(n, 50) };
             submit(&mut store, meta(entry));
         }
         submit(&mut store, meta(MetaOp::Set { key: "info".into(), value: pattern(1, 200) }));

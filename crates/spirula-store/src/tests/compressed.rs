@@ -15,7 +15,8 @@ fn of(n: u64, op: ObjectOp) -> Transaction {
 
 /// Blocks of noise with a few zeros at the end: they compress, but not by much.
 fn stiff(seed: u64, len: usize) -> Bytes {
-    let block = |i: usize| [pattern(3 * (seed + i as u64) + 1, 3300), Bytes::from(vec![0; 796])].concat();
+    let block =
+        |i: usize| [pattern(3 * (seed + i as u64) + 1, 3300), Bytes::from(vec![0; 796])].concat();
     (0..len / 4096).flat_map(block).collect::<Vec<u8>>().into()
 }
 
@@ -27,14 +28,19 @@ pub(super) fn data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_mo
         let opts = StoreOptions { size: 8 << 20, cache_bytes: 1 << 20, ..tiny() };
         let world = create(&opts);
         let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
-        let options = PoolOptions { mode: CompressionMode::Force, algorithm: Algorithm::Lz4, ..PoolOptions::default() };
+        let options = PoolOptions {
+            mode: CompressionMode::Force,
+            algorithm: Algorithm::Lz4,
+            ..PoolOptions::default()
+        };
         store.set_pool_options(object(1).pool, options);
         let mut worst = 0.0f64;
         // Each piece is written again from its second block on, then from its third...
         for from in 0..14 {
             for piece in 0..pieces {
                 let data = stiff((from * 8 + piece) as u64, PIECE - from * 4096);
-                let t = of(1, ObjectOp::Write { offset: (piece * PIECE + from * 4096) as u64, data });
+                let t =
+                    of(1, ObjectOp::Write { offset: (piece * PIECE + from * 4096) as u64, data });
                 store.submit(&t).unwrap();
                 model.apply(&t);
                 let stat = store.stat(&object(1)).unwrap().unwrap();
@@ -47,7 +53,10 @@ pub(super) fn data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_mo
             }
         }
         let most = if cloned { 2.5 } else { 1.5 };
-        assert!(worst <= most, "{pieces} pieces, cloned {cloned}: data takes {worst:.2} times its size");
+        assert!(
+            worst <= most,
+            "{pieces} pieces, cloned {cloned}: data takes {worst:.2} times its size"
+        );
         model.check(&mut store, "overwritten");
         store.close().unwrap();
         let mut store = open(&world, &opts).unwrap();
@@ -69,7 +78,9 @@ fn a_huge_object_with_little_in_it_costs_what_is_in_it() {
     let extents = [(1 << 20, 4096), (1 << 49, 4096)];
     assert_eq!(store.extents(&object(1), 0, u64::MAX).unwrap().unwrap(), extents);
     assert!(matches!(store.fragments(&object(1)).unwrap(), Some(1 | 2)));
-    store.submit(of(3, ObjectOp::CloneRange { from: object(1), offset: 0, length: size, to: 0 })).unwrap();
+    store
+        .submit(of(3, ObjectOp::CloneRange { from: object(1), offset: 0, length: size, to: 0 }))
+        .unwrap();
     assert_eq!(store.extents(&object(3), 0, u64::MAX).unwrap().unwrap(), extents);
     let mut export = Vec::new();
     crate::tools::export(&store, None, crate::tools::Bad::Refuse, &mut export).unwrap();
@@ -99,11 +110,15 @@ fn one_stuck_read_keeps_its_own_blocks_and_no_others() {
     let old = pattern(1, 200_000);
     store.submit(of(1, ObjectOp::Write { offset: 0, data: old.clone() })).unwrap();
     store.flush().unwrap();
-    let Read::NotReady(plan) = store.read_uncached(&object(1), 0, u64::MAX).unwrap() else { panic!("cold") };
+    let Read::NotReady(plan) = store.read_uncached(&object(1), 0, u64::MAX).unwrap() else {
+        panic!("cold")
+    };
     // Far more than the device, while the read is stuck; its own data is overwritten, too.
     for n in 0..60 {
         for o in [1, 2, 4] {
-            store.submit(of(o, ObjectOp::Write { offset: 0, data: pattern(n * 3 + 1, 400_000) })).unwrap();
+            store
+                .submit(of(o, ObjectOp::Write { offset: 0, data: pattern(n * 3 + 1, 400_000) }))
+                .unwrap();
         }
     }
     assert_eq!(plan.run().unwrap(), old);
@@ -115,8 +130,13 @@ fn one_stuck_read_keeps_its_own_blocks_and_no_others() {
 /// What was compressed beforehand is what is stored, and nothing else hangs on it.
 #[test]
 fn data_may_be_compressed_before_it_is_submitted() {
-    let options = PoolOptions { mode: CompressionMode::Passive, algorithm: Algorithm::Lz4, ..PoolOptions::default() };
-    let opts = StoreOptions { size: 8 << 20, cache_bytes: 4 << 20, journal_size: 1 << 20, ..tiny() };
+    let options = PoolOptions {
+        mode: CompressionMode::Passive,
+        algorithm: Algorithm::Lz4,
+        ..PoolOptions::default()
+    };
+    let opts =
+        StoreOptions { size: 8 << 20, cache_bytes: 4 << 20, journal_size: 1 << 20, ..tiny() };
     let (world, other) = (create(&opts), create(&opts));
     let (mut store, mut plain) = (open(&world, &opts).unwrap(), open(&other, &opts).unwrap());
     for s in [&mut store, &mut plain] {
@@ -125,7 +145,8 @@ fn data_may_be_compressed_before_it_is_submitted() {
     }
     let mut model = Model::default();
     let mut found = 0;
-    // Whole blocks; neither end at a block's; a hint given before, and none; noise; less than is worth it.
+    // Whole blocks; neither end at a block's; a hint given before, and none; noise; less than is
+    // worth it.
     let cases: [(u64, u64, usize, usize, bool); 6] = [
         (1, 0, 0, 500_000, true),
         (1, 1, 70_000, 300_000, true),
@@ -165,7 +186,9 @@ fn data_may_be_compressed_before_it_is_submitted() {
     t.object(&object(1), ObjectOp::Write { offset: 0, data: pattern(3, 262_144) });
     let packed = store.packing(&t).unwrap().run();
     for s in [&mut store, &mut plain] {
-        (1..=3).for_each(|pool| s.set_pool_options(pool, PoolOptions { algorithm: Algorithm::Zstd, ..options }));
+        (1..=3).for_each(|pool| {
+            s.set_pool_options(pool, PoolOptions { algorithm: Algorithm::Zstd, ..options })
+        });
     }
     let own = packed.places();
     store.submit_packed(&t, &packed).unwrap();

@@ -4,8 +4,8 @@
 //! new work and opens again.
 //!
 //! Unflushed writes persist in any subset, on each device by itself, torn at 512 bytes; a
-//! durable one may be missing until it has returned. Workloads are all of one and two operations of an
-//! alphabet (module [`super::alphabet`]), and long random ones.
+//! durable one may be missing until it has returned. Workloads are all of one and two operations of
+//! an alphabet (module [`super::alphabet`]), and long random ones.
 //! In CI each short one runs in one of 24 settings; the soak goes on through the others.
 
 use super::alphabet::{self, Base};
@@ -126,7 +126,11 @@ impl<'a> Player<'a> {
         // One that is late, or never comes: what was written after it is there.
         let late = |rng: &mut Rng| {
             let late = rng.below(loose.len() as u64 - 1) as usize;
-            let others = loose.iter().enumerate().filter(|(n, _)| *n != late).map(|(_, i)| (*i, Part::Whole));
+            let others = loose
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| *n != late)
+                .map(|(_, i)| (*i, Part::Whole));
             self.state(&others.collect::<Vec<_>>())
         };
         if !thorough {
@@ -160,12 +164,18 @@ impl<'a> Player<'a> {
         }
         if loose.len() > 1 {
             out.push(late(rng));
-            let some: Vec<_> =
-                loose.iter().map(|i| (*i, [Part::Nothing, Part::Whole][rng.below(2) as usize])).collect();
+            let some: Vec<_> = loose
+                .iter()
+                .map(|i| (*i, [Part::Nothing, Part::Whole][rng.below(2) as usize]))
+                .collect();
             out.push(self.state(&some));
         }
         // The one under way is the likeliest to be torn.
-        let n = if rng.below(2) == 0 { loose.len() - 1 } else { rng.below(loose.len() as u64) as usize };
+        let n = if rng.below(2) == 0 {
+            loose.len() - 1
+        } else {
+            rng.below(loose.len() as u64) as usize
+        };
         let mut torn = whole(n);
         torn.push((loose[n], Part::Torn(rng.next())));
         out.push(self.state(&torn));
@@ -243,9 +253,14 @@ impl Trial<'_> {
         world.record();
         let (mut store, mut model) = self.verify(&world, acked, what);
         let events = world.take_events();
-        for (n, object) in model.objects.keys().take(2).cloned().collect::<Vec<_>>().iter().enumerate() {
+        for (n, object) in
+            model.objects.keys().take(2).cloned().collect::<Vec<_>>().iter().enumerate()
+        {
             let mut t = Transaction::default();
-            t.object(object, ObjectOp::Write { offset: 4000, data: super::model::pattern(7, 5000) });
+            t.object(
+                object,
+                ObjectOp::Write { offset: 4000, data: super::model::pattern(7, 5000) },
+            );
             if n == 1 {
                 t.object(&alphabet::other(object), ObjectOp::CloneFrom(object.clone()));
             }
@@ -267,7 +282,15 @@ impl Trial<'_> {
     }
 
     /// Tries crash points of a recording from event `from` on.
-    fn play(&mut self, start: Image, events: &[Event], from: usize, acked: u64, rng: &mut Rng, how: &Depth) {
+    fn play(
+        &mut self,
+        start: Image,
+        events: &[Event],
+        from: usize,
+        acked: u64,
+        rng: &mut Rng,
+        how: &Depth,
+    ) {
         let mut player = Player::new(start, events, acked);
         let mut point = from;
         while point <= events.len() {
@@ -313,10 +336,16 @@ const SHORT: u64 = {
 fn short_workload(bases: &[Base], number: u64, variant: u64, thorough: bool, tally: &Tally) {
     let ops = alphabet::OPERATIONS;
     let n = ops.len() as u64;
-    let (first, second) = (ops[(number % n) as usize], (number / n).checked_sub(1).map(|j| ops[j as usize]));
+    let (first, second) =
+        (ops[(number % n) as usize], (number / n).checked_sub(1).map(|j| ops[j as usize]));
     let base = &bases[(variant % bases.len() as u64) as usize];
     let how = variant / bases.len() as u64;
-    let name = format!("{} then {}, {}, variant {how}", first.0, second.map_or("nothing", |s| s.0), base.name);
+    let name = format!(
+        "{} then {}, {}, variant {how}",
+        first.0,
+        second.map_or("nothing", |s| s.0),
+        base.name
+    );
     let world = World::from_image(base.image.clone());
     let start = world.image();
     world.record();
@@ -370,7 +399,14 @@ pub(crate) fn short_workloads(part: u64, parts: u64, limit: u64, tally: &Tally) 
 type Draw<'a> = &'a dyn Fn(&mut Rng, &Model, u64) -> Transaction;
 
 /// Submits random transactions; models by transaction number are added to `models`.
-fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Model>, count: u64, draw: Draw<'_>) {
+fn work(
+    world: &World,
+    opts: &StoreOptions,
+    rng: &mut Rng,
+    models: &mut Vec<Model>,
+    count: u64,
+    draw: Draw<'_>,
+) {
     let mut store = alphabet::open(world, opts);
     models.truncate(store.last_seq() as usize + 1);
     for _ in 0..count {
@@ -401,7 +437,11 @@ pub(crate) fn long_workload(seed: u64, count: u64, tally: &Tally) {
     let mut opts = tiny();
     // Little space, so that freed blocks are soon taken again; a longer journal or a larger
     // overlay, so that this happens between two checkpoints.
-    opts.size = if big { [3 << 20, 4 << 20][seed as usize % 2] } else { [384 << 10, 640 << 10][seed as usize % 2] };
+    opts.size = if big {
+        [3 << 20, 4 << 20][seed as usize % 2]
+    } else {
+        [384 << 10, 640 << 10][seed as usize % 2]
+    };
     sampled(seed, opts, count, &|rng, model, number| random_txn(rng, model, number, big), tally);
 }
 
@@ -429,7 +469,8 @@ fn sampled(seed: u64, mut opts: StoreOptions, count: u64, draw: Draw<'_>, tally:
     work(&world, &opts, &mut rng, &mut models, count, draw);
     let events = world.take_events();
     let what = format!("seed {seed}");
-    let mut trial = Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new(), tally };
+    let mut trial =
+        Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new(), tally };
     trial.play(start, &events, 0, acked, &mut rng, &Depth { thorough: true, step: 24, again: 10 });
 }
 
@@ -437,7 +478,8 @@ fn short(part: u64) {
     let tally = Tally::default();
     short_workloads(part, 4, u64::MAX, &tally);
     println!("{} crash states of short workloads, part {part}", tally.states());
-    // How many there are depends on how threads took turns: 1,400 on a busy machine, 2,000 on a quiet one.
+    // How many there are depends on how threads took turns: 1,400 on a busy machine, 2,000 on a
+    // quiet one.
     assert!(tally.states() >= 1000, "only {} states", tally.states());
 }
 
@@ -500,14 +542,17 @@ fn soak_of_crash_states() {
         let unit = next.load(Ordering::Relaxed).min(SHORT * Base::VARIANTS);
         let (rounds, long) = (unit as f64 / SHORT as f64, unit / LONG_EVERY);
         println!(
-            "{when}: {states} crash states ({same} more were the same as another), {rounds:.2} rounds of {SHORT} short workloads, {long} long ones"
+            "{when}: {states} crash states ({same} more were the same as another), {rounds:.2} \
+                rounds of {SHORT} short workloads, {long} long ones"
         );
     };
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let unit = next.fetch_add(1, Ordering::Relaxed);
             // Whole rounds: every workload is tried as often.
-            if unit >= SHORT * Base::VARIANTS || unit.is_multiple_of(SHORT) && tally.states() >= wanted {
+            if unit >= SHORT * Base::VARIANTS
+                || unit.is_multiple_of(SHORT) && tally.states() >= wanted
+            {
                 stop.store(true, Ordering::Relaxed);
                 return;
             }
@@ -521,7 +566,8 @@ fn soak_of_crash_states() {
     };
     // Much of it is waiting for threads of stores.
     let threads = 3 * std::thread::available_parallelism().map_or(1, usize::from);
-    let failed = super::soak(threads, work, || say("so far"), || stop.store(true, Ordering::Relaxed));
+    let failed =
+        super::soak(threads, work, || say("so far"), || stop.store(true, Ordering::Relaxed));
     say("in all");
     assert_eq!(failed, 0, "a state did not recover: see above");
     let all = next.load(Ordering::Relaxed) >= SHORT * Base::VARIANTS;

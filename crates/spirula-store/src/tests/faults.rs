@@ -82,7 +82,8 @@ pub(crate) fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_oth
     assert_eq!(store.statfs().used, 2 * 300_000u64.next_multiple_of(BLOCK));
 }
 
-/// What large reads brought is kept by the blocks that it lay in: who gets them next is never given it, and a scrub sees the device.
+/// What large reads brought is kept by the blocks that it lay in: who gets them next is never given
+/// it, and a scrub sees the device.
 #[test]
 pub(crate) fn what_is_kept_of_large_reads_goes_with_its_blocks() {
     // So little space that each object gets the blocks of one before it.
@@ -99,7 +100,10 @@ pub(crate) fn what_is_kept_of_large_reads_goes_with_its_blocks() {
         store.keep(&o, 0, &data);
         assert!(store.cached().kept_bytes > 0, "round {round}: nothing is kept");
         // The second time from memory, also in part, and with a part that changed meanwhile.
-        assert_eq!(store.read_blocking(&o, 8192, 50_000).unwrap().unwrap(), data.slice(8192..58_192));
+        assert_eq!(
+            store.read_blocking(&o, 8192, 50_000).unwrap().unwrap(),
+            data.slice(8192..58_192)
+        );
         store.submit(write(&o, 20_000, round + 100, 3000)).unwrap();
         let mut wanted = data.to_vec();
         wanted[20_000..23_000].copy_from_slice(&pattern(round + 100, 3000));
@@ -307,7 +311,10 @@ fn missing_swapped_and_stale_devices_are_refused_by_name() {
 
     // A main device in the journal's place.
     let s = refusal(&with(Some(image.devices[0].clone())), &opts, IDENTITY);
-    assert!(s.contains("is the main device of osd.3") && s.contains("not the journal device"), "{s}");
+    assert!(
+        s.contains("is the main device of osd.3") && s.contains("not the journal device"),
+        "{s}"
+    );
     // And the other way around.
     let mut swapped = image.clone();
     swapped.devices.swap(0, 1);
@@ -334,7 +341,10 @@ fn missing_swapped_and_stale_devices_are_refused_by_name() {
         let mut mixed = later.image();
         mixed.devices[stale] = image.devices[stale].clone();
         let s = refusal(&World::from_image(mixed), &opts, IDENTITY);
-        assert!(s.contains(["main device is an old copy", "old copy of the journal device"][stale]), "{s}");
+        assert!(
+            s.contains(["main device is an old copy", "old copy of the journal device"][stale]),
+            "{s}"
+        );
     }
 }
 
@@ -369,7 +379,8 @@ fn journal_with_a_lost_frame_in_the_middle_is_refused() {
         let rotten = World::from_image(world.image());
         let frame = rng.below(5) as usize;
         rotten.edit_ring(|d| {
-            let len = u32::from_le_bytes(d[frame * 3 * 4096 + 68..][..4].try_into().unwrap()) as u64 + 96;
+            let len =
+                u32::from_le_bytes(d[frame * 3 * 4096 + 68..][..4].try_into().unwrap()) as u64 + 96;
             assert!((8192..12288).contains(&len), "{len}");
             let bit = rng.below(len * 8) as usize;
             d[frame * 3 * 4096 + bit / 8] ^= 1 << (bit % 8);
@@ -396,7 +407,10 @@ pub(crate) fn frames_that_arrived_before_a_lost_one_are_erased_and_never_follow_
     assert_eq!(store.last_seq(), 4);
     // Before anything else is written: a mark might hide it.
     let behind = world.image().devices[1].bytes()[HEADER as usize + place(5)..][..4].to_vec();
-    assert!(behind != b"SPJF", "what takes the place of the lost frame will seem to be followed by another");
+    assert!(
+        behind != b"SPJF",
+        "what takes the place of the lost frame will seem to be followed by another"
+    );
     store.submit(write(&object(8), 0, 8, 5000)).unwrap();
     store.flush().unwrap();
     drop(store);
@@ -419,7 +433,8 @@ fn rot_in_the_last_frame_is_told_from_a_torn_one_once_it_was_marked() {
         let ring = if single { 0 } else { 1 };
         let last = HEADER as usize + 5 * 3 * 4096;
         // An idle moment later the frame is known to have been durable.
-        let marked = |w: &World| w.image().devices[ring].bytes()[last + 3 * 4096..].starts_with(b"SPJM");
+        let marked =
+            |w: &World| w.image().devices[ring].bytes()[last + 3 * 4096..].starts_with(b"SPJM");
         for _ in 0..60_000 {
             if marked(&world) {
                 break;
@@ -468,9 +483,10 @@ pub(crate) fn devices_that_lost_acknowledged_writes_are_found_out() {
     assert!(s.contains("the superblock knows that 6 were durable"), "{s}");
     // The main device lost a superblock that another one's label knows of; where it has all by
     // itself, that its journal knows of.
-    for (world, says) in
-        [(world, "the main device is an old copy, or lost writes"), (create_single(&opts), "after superblock")]
-    {
+    for (world, says) in [
+        (world, "the main device is an old copy, or lost writes"),
+        (create_single(&opts), "after superblock"),
+    ] {
         drop(open(&world, &opts).unwrap());
         let before = world.image();
         let mut store = open(&world, &opts).unwrap();
@@ -500,7 +516,10 @@ fn unreadable_data_is_reported_for_the_object_and_nothing_else_stops() {
     let e = store.read_blocking(&object(1), 0, 5000).unwrap_err();
     assert!(matches!(&e, StoreError::Unreadable { .. }), "{e}");
     // A partial overwrite needs the old bytes: refused, without effect.
-    assert!(matches!(store.submit(write(&object(1), 10, 5, 10)), Err(StoreError::Unreadable { .. })));
+    assert!(matches!(
+        store.submit(write(&object(1), 10, 5, 10)),
+        Err(StoreError::Unreadable { .. })
+    ));
     assert_eq!(store.read_blocking(&object(2), 0, 5000).unwrap().unwrap(), pattern(2, 5000));
     // A full overwrite repairs it.
     store.submit(write(&object(1), 0, 9, 8192)).unwrap();
@@ -531,7 +550,10 @@ fn store_uses_what_its_device_has_grown_by() {
     let store = open(&world, &opts).unwrap();
     assert_eq!(store.statfs().total, total + (3 << 20));
     for i in 0..more {
-        assert_eq!(store.read_blocking(&object(1000 + i), 0, 30_000).unwrap().unwrap(), pattern(i, 30_000));
+        assert_eq!(
+            store.read_blocking(&object(1000 + i), 0, 30_000).unwrap().unwrap(),
+            pattern(i, 30_000)
+        );
     }
 }
 
@@ -550,7 +572,10 @@ fn transaction_that_cannot_be_has_no_effect() {
     let mut t = write(&object(1), 100, 2, 9000);
     t.object(
         &object(2),
-        ObjectOp::SetAttrs(vec![("big".into(), vec![1; spirula_types::limits::VALUE_MAX + 1].into())]),
+        ObjectOp::SetAttrs(vec![(
+            "big".into(),
+            vec![1; spirula_types::limits::VALUE_MAX + 1].into(),
+        )]),
     );
     assert!(matches!(store.submit(t), Err(StoreError::TooLarge { .. })));
     let mut t = write(&object(1), 100, 2, 9000);
@@ -589,10 +614,13 @@ fn host_without_room_means_no_space_and_deleting_gives_it_back() {
 }
 
 #[test]
-fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_caches_and_by_clones() {
+fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_caches_and_by_clones()
+{
     use crate::{Algorithm, Checksum, CompressionMode, PoolOptions};
     let opts = tiny();
-    for (mode, checksum) in [(CompressionMode::Force, Checksum::Crc32c), (CompressionMode::None, Checksum::Xxhash64)] {
+    for (mode, checksum) in
+        [(CompressionMode::Force, Checksum::Crc32c), (CompressionMode::None, Checksum::Xxhash64)]
+    {
         let world = create(&opts);
         let mut store = open(&world, &opts).unwrap();
         let o = object(1);
@@ -601,8 +629,9 @@ fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_ca
             PoolOptions { mode, algorithm: Algorithm::Zstd, checksum, ..PoolOptions::default() },
         );
         // Half of each block is noise, so that a blob takes several blocks.
-        let data: Vec<u8> =
-            (0..8).flat_map(|i| [pattern(3 * i + 1, 2048), Bytes::from(vec![0; 2048])].concat()).collect();
+        let data: Vec<u8> = (0..8)
+            .flat_map(|i| [pattern(3 * i + 1, 2048), Bytes::from(vec![0; 2048])].concat())
+            .collect();
         let mut t = Transaction::default();
         t.object(&o, ObjectOp::Write { offset: 0, data: data.clone().into() });
         store.submit(t).unwrap();
@@ -614,8 +643,13 @@ fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_ca
         store.close().unwrap();
         let store = open(&world, &opts).unwrap();
         let head = store.onode(&clone).unwrap().unwrap();
-        let blocks: Vec<u64> =
-            head.inline.as_ref().unwrap().device_runs().flat_map(|r| r.start..r.start + r.len).collect();
+        let blocks: Vec<u64> = head
+            .inline
+            .as_ref()
+            .unwrap()
+            .device_runs()
+            .flat_map(|r| r.start..r.start + r.len)
+            .collect();
         assert_eq!(blocks.len() < 8, mode == CompressionMode::Force);
         let mut rng = Rng(9);
         for block in blocks {
@@ -623,9 +657,16 @@ fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_ca
                 let (byte, bit) = ((block * BLOCK + rng.below(BLOCK)) as usize, rng.below(8));
                 world.edit_data(|d| d[byte] ^= 1 << bit);
                 for name in [&o, &clone] {
-                    assert!(matches!(store.read_blocking(name, 0, 32768), Err(StoreError::Checksum { .. })));
-                    let Ok(Read::NotReady(plan)) = store.read_uncached(name, 0, 32768) else { panic!("not a plan") };
-                    assert!(matches!(plan.run(), Err(StoreError::Checksum { object, .. }) if *object == *name));
+                    assert!(matches!(
+                        store.read_blocking(name, 0, 32768),
+                        Err(StoreError::Checksum { .. })
+                    ));
+                    let Ok(Read::NotReady(plan)) = store.read_uncached(name, 0, 32768) else {
+                        panic!("not a plan")
+                    };
+                    assert!(
+                        matches!(plan.run(), Err(StoreError::Checksum { object, .. }) if *object == *name)
+                    );
                 }
                 world.edit_data(|d| d[byte] ^= 1 << bit);
             }
@@ -673,7 +714,10 @@ fn survive(fault: Fault, seed: u64) -> bool {
     }
     assert!(!stops || died == struck, "{what}: went unnoticed");
     if died {
-        assert!(matches!(store.submit(Transaction::default()), Err(StoreError::Poisoned(_))), "{what}");
+        assert!(
+            matches!(store.submit(Transaction::default()), Err(StoreError::Poisoned(_))),
+            "{what}"
+        );
     }
     // Its threads have ended then, the one that reports among them.
     drop(store);
@@ -687,7 +731,10 @@ fn survive(fault: Fault, seed: u64) -> bool {
     });
     let mut store = open(&world, &opts).unwrap_or_else(|e| panic!("{what}: {e}"));
     let seq = store.last_seq();
-    assert!(seq >= acked.unwrap_or(0) && (seq as usize) < models.len(), "{what}: {seq} of {acked:?}");
+    assert!(
+        seq >= acked.unwrap_or(0) && (seq as usize) < models.len(),
+        "{what}: {seq} of {acked:?}"
+    );
     models[seq as usize].check(&mut store, &what);
     super::sound(&store, &what);
     struck
@@ -738,7 +785,10 @@ pub(crate) fn data_that_reads_as_zeros_is_never_believed() {
         world.inject(Some(Fault::Zeros(n)));
         match store.read_blocking(&object(1), 0, 20_000) {
             Ok(data) => assert_eq!(data.unwrap(), pattern(1, 20_000), "read {n}"),
-            Err(e) => assert!(matches!(e, StoreError::Checksum { .. } | StoreError::Corrupt(_)), "read {n}: {e}"),
+            Err(e) => assert!(
+                matches!(e, StoreError::Checksum { .. } | StoreError::Corrupt(_)),
+                "read {n}: {e}"
+            ),
         }
         struck += u64::from(world.struck());
         world.inject(None);
@@ -760,7 +810,9 @@ pub(crate) fn scrub_reads_the_device_and_not_the_cache() {
     world.rot(0, (at + 9000) * 8 + 3);
     // Who reads sees the cache; who scrubs does not.
     assert_eq!(store.read_blocking(&object(1), 0, 20_000).unwrap().unwrap(), pattern(1, 20_000));
-    let Read::NotReady(plan) = store.read_uncached(&object(1), 0, 20_000).unwrap() else { panic!("from a cache") };
+    let Read::NotReady(plan) = store.read_uncached(&object(1), 0, 20_000).unwrap() else {
+        panic!("from a cache")
+    };
     let bad = plan.run().unwrap_err();
     assert!(matches!(bad, StoreError::Checksum { offset: 8192, .. }), "{bad}");
 }
@@ -779,7 +831,8 @@ pub(crate) fn fragmented_space_is_used_to_the_last_block() {
         store.submit(remove(&object(i))).unwrap();
     }
     store.flush().unwrap();
-    // What deletions free is free when what they are recorded with has been put in place, a little after it is durable.
+    // What deletions free is free when what they are recorded with has been put in place, a little
+    // after it is durable.
     for waited in 0.. {
         store.poll();
         if store.held_back().is_empty() {

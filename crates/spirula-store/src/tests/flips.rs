@@ -72,7 +72,8 @@ impl Subject {
                 let mut at = 0;
                 let mut frames = Vec::new();
                 while ring[at..].starts_with(b"SPJF") {
-                    let body = u32::from_le_bytes(ring[at + 68..at + 72].try_into().unwrap()) as usize;
+                    let body =
+                        u32::from_le_bytes(ring[at + 68..at + 72].try_into().unwrap()) as usize;
                     frames.push((ring_at, HEADER + at as u64, 96 + body as u64));
                     at += (96 + body).next_multiple_of(4096);
                 }
@@ -98,7 +99,8 @@ impl Subject {
         if closed {
             world.note_reads();
             assert!(store.meta.tree().check().problems.is_empty());
-            let pages: BTreeSet<_> = world.take_reads().iter().map(|(d, s)| (*d, s * SECTOR / 4096 * 4096)).collect();
+            let pages: BTreeSet<_> =
+                world.take_reads().iter().map(|(d, s)| (*d, s * SECTOR / 4096 * 4096)).collect();
             assert_eq!(pages.len() as u64 * 4096, stats(&store).unwrap().metadata_live, "{what}");
             live.extend(pages.into_iter().map(|(d, at)| (d, at, 4096)));
         }
@@ -108,7 +110,8 @@ impl Subject {
         let data = (0..blocks).filter(|b| store.alloc().holds_data(*b));
         live.extend(data.filter(|_| closed).map(|b| (0, data_at + b * BLOCK, BLOCK)));
         drop(store);
-        let mut subject = Self { what, opts, image, content: String::new(), live, read: BTreeSet::new() };
+        let mut subject =
+            Self { what, opts, image, content: String::new(), live, read: BTreeSet::new() };
         // All that is looked at when nothing is wrong.
         let world = World::from_image(subject.image.clone());
         world.note_reads();
@@ -118,8 +121,13 @@ impl Subject {
         subject.read = world.take_reads();
         assert!(subject.content.lines().count() > 10, "{}", subject.content);
         for (dev, at, len) in &subject.live {
-            let unread = (at / SECTOR..(at + len).div_ceil(SECTOR)).find(|s| !subject.read.contains(&(*dev, *s)));
-            assert_eq!(unread, None, "{}: nobody looks at a live sector of device {dev}", subject.what);
+            let unread = (at / SECTOR..(at + len).div_ceil(SECTOR))
+                .find(|s| !subject.read.contains(&(*dev, *s)));
+            assert_eq!(
+                unread, None,
+                "{}: nobody looks at a live sector of device {dev}",
+                subject.what
+            );
         }
         subject
     }
@@ -134,7 +142,9 @@ impl Subject {
         let Ok(store) = open(&world, &self.opts) else { return Verdict::Told };
         match check(&store, true) {
             Ok(c) if c.problems.is_empty() && c.notes.is_empty() => {}
-            Ok(c) if c.problems.is_empty() && content(&store) != self.content => return Verdict::Wrong,
+            Ok(c) if c.problems.is_empty() && content(&store) != self.content => {
+                return Verdict::Wrong;
+            }
             _ => return Verdict::Told,
         }
         if content(&store) == self.content { Verdict::Harmless } else { Verdict::Wrong }
@@ -165,16 +175,19 @@ impl Tally {
     }
 
     fn say(&self, when: &str) {
-        let [live, told, dead, dead_told] =
-            [&self.live, &self.told, &self.dead, &self.dead_told].map(|n| n.load(Ordering::Relaxed));
+        let [live, told, dead, dead_told] = [&self.live, &self.told, &self.dead, &self.dead_told]
+            .map(|n| n.load(Ordering::Relaxed));
         println!(
-            "{when}: {live} flips of live bytes, {told} told; {dead} of dead ones, no harm done, {dead_told} told"
+            "{when}: {live} flips of live bytes, {told} told; {dead} of dead ones, no harm done, \
+                {dead_told} told"
         );
     }
 }
 
 fn subjects() -> Vec<Subject> {
-    [(false, true), (true, true), (false, false), (true, false)].map(|(s, c)| Subject::new(s, c)).into()
+    [(false, true), (true, true), (false, false), (true, false)]
+        .map(|(s, c)| Subject::new(s, c))
+        .into()
 }
 
 #[test]

@@ -22,8 +22,9 @@ pub(crate) fn content(store: &Store) -> String {
         let data = store.read_blocking(o, 0, u64::MAX)?.unwrap();
         let attrs = store.attrs(o)?.unwrap();
         let omap = store.omap_range(o, None, b"", usize::MAX, usize::MAX)?.unwrap().pairs;
-        let sum =
-            |pairs: &[(bytes::Bytes, bytes::Bytes)]| pairs.iter().fold(u32::MAX, |c, (k, v)| crc32c(crc32c(c, k), v));
+        let sum = |pairs: &[(bytes::Bytes, bytes::Bytes)]| {
+            pairs.iter().fold(u32::MAX, |c, (k, v)| crc32c(crc32c(c, k), v))
+        };
         text += &format!(
             "{o} {} bytes {:08x}, {} attributes {:08x}, {} pairs {:08x}, header {:08x}\n",
             data.len(),
@@ -59,12 +60,18 @@ fn layered_txn(rng: &mut Rng, model: &Model) -> Transaction {
         let len = (1 + rng.below(40)) * BLOCK;
         return one(
             &o,
-            ObjectOp::Write { offset: rng.below(150) * BLOCK, data: pattern(3 * rng.below(999), len as usize) },
+            ObjectOp::Write {
+                offset: rng.below(150) * BLOCK,
+                data: pattern(3 * rng.below(999), len as usize),
+            },
         );
     }
     match rng.below(9) {
         0 => one(&o, ObjectOp::Remove),
-        1 => one(&o, ObjectOp::CloneRange { from, offset: 9 * BLOCK, length: 20 * BLOCK, to: 30 * BLOCK }),
+        1 => one(
+            &o,
+            ObjectOp::CloneRange { from, offset: 9 * BLOCK, length: 20 * BLOCK, to: 30 * BLOCK },
+        ),
         2 => one(&o, ObjectOp::Zero { offset: rng.below(100) * BLOCK, length: 9 * BLOCK }),
         n => {
             let mut t = one(&o, ObjectOp::CloneFrom(from.clone()));
@@ -76,8 +83,9 @@ fn layered_txn(rng: &mut Rng, model: &Model) -> Transaction {
     }
 }
 
-/// A store written before layers said themselves whose names they know, with a journal to replay: it opens, what was in it is
-/// as it was, and it goes on among layers and objects of the newer form.
+/// A store written before layers said themselves whose names they know, with a journal to replay:
+/// it opens, what was in it is as it was, and it goes on among layers and objects of the newer
+/// form.
 #[test]
 fn a_store_with_layers_of_the_older_form_goes_on() {
     let opts = StoreOptions { size: 6 << 20, ..tiny() };
@@ -101,10 +109,16 @@ fn a_store_with_layers_of_the_older_form_goes_on() {
     }
     drop(store);
     let device = zstd::decode_all(std::fs::File::open(&image).unwrap()).unwrap();
-    assert_eq!(u64::from_le_bytes(device[12..20].try_into().unwrap()), 31, "feature bits of the older program");
+    assert_eq!(
+        u64::from_le_bytes(device[12..20].try_into().unwrap()),
+        31,
+        "feature bits of the older program"
+    );
     let world = World::from_image(Image { devices: vec![Disk::of(&device)] });
     let mut store = open(&world, &opts).unwrap();
-    let told = |store: &Store| (0..6).filter_map(|n| store.onode(&snap(1, n)).unwrap()).filter(|o| o.told).count();
+    let told = |store: &Store| {
+        (0..6).filter_map(|n| store.onode(&snap(1, n)).unwrap()).filter(|o| o.told).count()
+    };
     assert!(told(&store) > 2, "few objects of the image lie over layers");
     model.check(&mut store, "opened");
     sound(&store, "opened");

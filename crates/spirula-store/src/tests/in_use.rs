@@ -1,6 +1,6 @@
-//! Devices that lie while a store is in use: a write that is acknowledged and lost, or arrives elsewhere, a
-//! bit that flips. What is read then, or after a crash or a close, is right or an error; nothing that was
-//! acknowledged is gone without a word.
+//! Devices that lie while a store is in use: a write that is acknowledged and lost, or arrives
+//! elsewhere, a bit that flips. What is read then, or after a crash or a close, is right or an
+//! error; nothing that was acknowledged is gone without a word.
 
 use super::model::{Model, Walk, object, pattern};
 use super::sim::Fault;
@@ -23,7 +23,8 @@ fn told(e: &StoreError) -> bool {
     )
 }
 
-/// Reads everything. True if something was an error; panics where something is wrong without a word.
+/// Reads everything. True if something was an error; panics where something is wrong without a
+/// word.
 fn look(store: &Store, model: &Model, what: &str) -> bool {
     let mut errors = 0;
     let mut check = |right: Result<bool, StoreError>, part: &str| match right {
@@ -34,8 +35,14 @@ fn look(store: &Store, model: &Model, what: &str) -> bool {
         }
     };
     for (name, o) in &model.objects {
-        check(store.stat(name).map(|s| s.is_some_and(|s| s.size == o.data.len() as u64)), "an object");
-        check(store.read_blocking(name, 0, u64::MAX).map(|d| d.is_some_and(|d| d == o.data)), "data");
+        check(
+            store.stat(name).map(|s| s.is_some_and(|s| s.size == o.data.len() as u64)),
+            "an object",
+        );
+        check(
+            store.read_blocking(name, 0, u64::MAX).map(|d| d.is_some_and(|d| d == o.data)),
+            "data",
+        );
         let attrs = store.attrs(name).map(|a| a.map(|a| a.into_iter().collect::<BTreeMap<_, _>>()));
         check(attrs.map(|a| a.as_ref() == Some(&o.attrs)), "attributes");
         let omap = store.omap_range(name, None, b"", usize::MAX, usize::MAX);
@@ -58,7 +65,8 @@ enum Verdict {
 }
 
 fn lie(fault: Option<Fault>, seed: u64) -> Verdict {
-    let opts = StoreOptions { size: 1 << 20, cache_bytes: [0, 48 << 10][seed as usize % 2], ..tiny() };
+    let opts =
+        StoreOptions { size: 1 << 20, cache_bytes: [0, 48 << 10][seed as usize % 2], ..tiny() };
     let world = if seed % 4 < 2 { create(&opts) } else { create_single(&opts) };
     let what = format!("{fault:?}, seed {seed}");
     let mut walk = Walk::new(seed);
@@ -118,8 +126,8 @@ fn lie(fault: Option<Fault>, seed: u64) -> Verdict {
                 acked - seq
             );
             is_told |= seq < acked || look(&store, &models[seq.min(models.len() - 1)], &what);
-            is_told |=
-                crate::tools::check(&store, true).map_or(true, |c| !c.problems.is_empty() || !c.notes.is_empty());
+            is_told |= crate::tools::check(&store, true)
+                .map_or(true, |c| !c.problems.is_empty() || !c.notes.is_empty());
         }
     }
     match (struck, is_told) {
@@ -158,7 +166,10 @@ fn bits_may_flip_in_use() {
         }
         verdicts.push(lie(None, 500 + n));
     }
-    assert!(verdicts.contains(&Verdict::Told) && verdicts.contains(&Verdict::Harmless), "{verdicts:?}");
+    assert!(
+        verdicts.contains(&Verdict::Told) && verdicts.contains(&Verdict::Harmless),
+        "{verdicts:?}"
+    );
 }
 
 /// A sector that rots under a removed omap costs its space, not the store.
@@ -181,11 +192,17 @@ fn a_rotten_leaf_of_a_removed_omap_stops_nothing() {
     // The value of a pair in the middle, wherever it is.
     let value = pattern(1200, 100);
     world.edit(2, |device| {
-        let at = device.windows(value.len()).position(|w| w == &value[..]).expect("a leaf with that pair");
+        let at = device
+            .windows(value.len())
+            .position(|w| w == &value[..])
+            .expect("a leaf with that pair");
         device[at + 50] ^= 4;
     });
     let mut store = open(&world, &opts).unwrap();
-    assert!(store.omap_get(&object(1), &[key(200)]).is_err(), "the damage is not where it should be");
+    assert!(
+        store.omap_get(&object(1), &[key(200)]).is_err(),
+        "the damage is not where it should be"
+    );
     store.submit(one(1, ObjectOp::Remove)).unwrap();
     for round in 0..3 {
         store.submit(one(2, ObjectOp::Remove)).unwrap();
@@ -201,7 +218,8 @@ fn a_rotten_leaf_of_a_removed_omap_stops_nothing() {
     assert_eq!(omaps, 1, "one is known to take space, the other one is gone");
 }
 
-/// A leaf that becomes too small is joined with the next one; where that one is rotten it stays small.
+/// A leaf that becomes too small is joined with the next one; where that one is rotten it stays
+/// small.
 #[test]
 fn a_rotten_leaf_stops_no_removal_of_what_lies_before_it() {
     let opts = StoreOptions { cache_bytes: 1 << 20, ..tiny() };
@@ -213,11 +231,16 @@ fn a_rotten_leaf_stops_no_removal_of_what_lies_before_it() {
         t
     };
     let mut store = open(&world, &opts).unwrap();
-    store.submit(of(ObjectOp::OmapSet((0..400).map(|n| (key(n), pattern(1000 + n, 100))).collect()))).unwrap();
+    store
+        .submit(of(ObjectOp::OmapSet((0..400).map(|n| (key(n), pattern(1000 + n, 100))).collect())))
+        .unwrap();
     store.close().unwrap();
     let value = pattern(1200, 100);
     world.edit(2, |device| {
-        let at = device.windows(value.len()).position(|w| w == &value[..]).expect("a leaf with that pair");
+        let at = device
+            .windows(value.len())
+            .position(|w| w == &value[..])
+            .expect("a leaf with that pair");
         device[at + 50] ^= 4;
     });
     let mut store = open(&world, &opts).unwrap();
@@ -229,7 +252,11 @@ fn a_rotten_leaf_stops_no_removal_of_what_lies_before_it() {
     store.close().unwrap_or_else(|e| panic!("stopped by a leaf that it does not need: {e}"));
     let mut store = open(&world, &opts).unwrap();
     for n in [0, first - 2, first - 1] {
-        assert_eq!(store.omap_get(&object(1), &[key(n)]).unwrap().unwrap()[0].1, pattern(1000 + n, 100), "{n}");
+        assert_eq!(
+            store.omap_get(&object(1), &[key(n)]).unwrap().unwrap()[0].1,
+            pattern(1000 + n, 100),
+            "{n}"
+        );
     }
     assert!(store.omap_get(&object(1), &[key(1)]).unwrap().unwrap().is_empty() && bad(&store, 200));
     // The next one writes the same leaf again.

@@ -15,7 +15,12 @@ use spirula_types::HObject;
 use spirula_types::transaction::{ObjectOp, Transaction};
 
 pub(super) fn head(n: u64) -> HObject {
-    HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("rbd_data.1f2e3d4c5b6a.{n:016x}")))
+    HObject::head(
+        1,
+        Bytes::new(),
+        Bytes::new(),
+        Bytes::from(format!("rbd_data.1f2e3d4c5b6a.{n:016x}")),
+    )
 }
 
 /// What a snapshot keeps of it.
@@ -30,7 +35,13 @@ pub(super) fn one(o: &HObject, op: ObjectOp) -> Transaction {
 }
 
 pub(super) fn write(o: &HObject, block: u64, seed: u64, blocks: u64) -> Transaction {
-    one(o, ObjectOp::Write { offset: block * BLOCK, data: pattern(seed * 3 + 1, (blocks * BLOCK) as usize) })
+    one(
+        o,
+        ObjectOp::Write {
+            offset: block * BLOCK,
+            data: pattern(seed * 3 + 1, (blocks * BLOCK) as usize),
+        },
+    )
 }
 
 fn do_both(store: &mut Store, model: &mut Model, t: Transaction) {
@@ -50,7 +61,11 @@ pub(super) fn submit_counted(store: &mut Store, t: &Transaction) -> usize {
 
 /// Bytes of keys and values in the metadata as of the last checkpoint.
 fn metadata(store: &Store) -> usize {
-    store.meta.range(b"", &[u8::MAX]).map(|pair| pair.map(|(k, v)| k.len() + v.len()).unwrap()).sum()
+    store
+        .meta
+        .range(b"", &[u8::MAX])
+        .map(|pair| pair.map(|(k, v)| k.len() + v.len()).unwrap())
+        .sum()
 }
 
 /// An object all of whose blocks were written one by one, each to another place.
@@ -65,13 +80,16 @@ pub(super) fn rewritten(store: &mut Store, o: &HObject, blocks: u64) {
 
 #[test]
 fn a_clone_and_the_first_write_after_it_cost_some_hundred_bytes_however_large_the_object() {
-    let opts = StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
     let mut costs = Vec::new();
     for blocks in [256, 1024, 4096] {
         let world = create(&opts);
         let mut store = open(&world, &opts).unwrap();
         rewritten(&mut store, &head(1), blocks);
-        store.submit(one(&head(1), ObjectOp::SetAttrs(vec![("_".into(), pattern(1, 200))]))).unwrap();
+        store
+            .submit(one(&head(1), ObjectOp::SetAttrs(vec![("_".into(), pattern(1, 200))])))
+            .unwrap();
         let fragments = store.fragments(&head(1)).unwrap().unwrap();
         assert!(fragments > blocks / 2, "{fragments} fragments of {blocks} blocks");
         store.close().unwrap();
@@ -90,14 +108,19 @@ fn a_clone_and_the_first_write_after_it_cost_some_hundred_bytes_however_large_th
         sound(&store, "cloned");
         costs.push((plain, journal / rounds, (metadata(&store) - before) / rounds));
     }
-    println!("bytes of a plain write's changes, of a clone's and a write's, and of metadata: {costs:?}");
+    println!(
+        "bytes of a plain write's changes, of a clone's and a write's, and of metadata: {costs:?}"
+    );
     for (_, journal, tree) in &costs {
         assert!(journal + tree <= 2048, "{costs:?}");
     }
     let spread = |of: fn(&(usize, usize, usize)) -> usize| {
         costs.iter().map(of).max().unwrap() - costs.iter().map(of).min().unwrap()
     };
-    assert!(spread(|c| c.1) <= 32 && spread(|c| c.2) <= 32, "depends on the object's size: {costs:?}");
+    assert!(
+        spread(|c| c.1) <= 32 && spread(|c| c.2) <= 32,
+        "depends on the object's size: {costs:?}"
+    );
 }
 
 /// Submits, and says how many bytes of data are written for it.
@@ -110,17 +133,24 @@ fn data_written(store: &mut Store, t: &Transaction) -> usize {
     bytes
 }
 
-/// What was there before a snapshot is never written again, is freed with its last owner, and not before.
+/// What was there before a snapshot is never written again, is freed with its last owner, and not
+/// before.
 #[test]
 fn a_write_after_a_snapshot_copies_nothing_and_the_last_owner_frees() {
     const BLOCKS: u64 = 1024;
     for (how, packs) in [(0, false), (1, false), (0, true)] {
-        let opts = StoreOptions { size: 16 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+        let opts =
+            StoreOptions { size: 16 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
         let world = create(&opts);
-        let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+        let mut store =
+            if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
         match how {
             // In one piece; packed, it is compressed.
-            0 => drop(store.submit(one(&head(1), ObjectOp::Write { offset: 0, data: pattern(3, 4 << 20) })).unwrap()),
+            0 => drop(
+                store
+                    .submit(one(&head(1), ObjectOp::Write { offset: 0, data: pattern(3, 4 << 20) }))
+                    .unwrap(),
+            ),
             _ => rewritten(&mut store, &head(1), BLOCKS),
         }
         let used = |store: &mut Store| {
@@ -135,7 +165,8 @@ fn a_write_after_a_snapshot_copies_nothing_and_the_last_owner_frees() {
         assert_eq!(data_written(&mut store, &t), BLOCK as usize, "{how}");
         assert_eq!(used(&mut store), before + 1);
         // A part of a block is merged with the rest of it, no more.
-        let part = one(&head(1), ObjectOp::Write { offset: 700 * BLOCK + 100, data: pattern(1, 300) });
+        let part =
+            one(&head(1), ObjectOp::Write { offset: 700 * BLOCK + 100, data: pattern(1, 300) });
         assert_eq!(data_written(&mut store, &part), BLOCK as usize);
         // Its own block now.
         assert_eq!(data_written(&mut store, &write(&head(1), 500, 2, 1)), BLOCK as usize);
@@ -186,7 +217,8 @@ fn ten_thousand_clones_of_one_object_share_it_and_go_again() {
     let before = used(&mut store);
     let mut most = 0;
     for n in 1..=CLONES {
-        most = most.max(submit_counted(&mut store, &one(&snap(1, n), ObjectOp::CloneFrom(head(1)))));
+        most =
+            most.max(submit_counted(&mut store, &one(&snap(1, n), ObjectOp::CloneFrom(head(1)))));
     }
     assert!(most < 1000, "{most} bytes for one of them");
     assert_eq!(used(&mut store), before, "a clone takes no space for data");
@@ -223,13 +255,20 @@ fn sharing_ends_with_the_last_clone_in_whatever_order_they_go() {
         do_both(
             &mut store,
             &mut model,
-            one(&head(1), ObjectOp::Write { offset: 20 * BLOCK, data: pattern(3, 40 * BLOCK as usize) }),
+            one(
+                &head(1),
+                ObjectOp::Write { offset: 20 * BLOCK, data: pattern(3, 40 * BLOCK as usize) },
+            ),
         );
         for s in 1..=3 {
             do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
             do_both(&mut store, &mut model, write(&head(1), 9 + s, s, 1));
             do_both(&mut store, &mut model, write(&head(1), 90 + 50 * s, s, 60));
-            do_both(&mut store, &mut model, one(&head(1), ObjectOp::Zero { offset: 22 * BLOCK, length: s * BLOCK }));
+            do_both(
+                &mut store,
+                &mut model,
+                one(&head(1), ObjectOp::Zero { offset: 22 * BLOCK, length: s * BLOCK }),
+            );
             model.check(&mut store, &format!("order {n}, clone {s}"));
         }
         for s in order {
@@ -244,8 +283,8 @@ fn sharing_ends_with_the_last_clone_in_whatever_order_they_go() {
     }
 }
 
-/// A pool may be given another kind of checksum between clones: what shows through the layers of one part of an object keeps
-/// one kind, and parts may differ.
+/// A pool may be given another kind of checksum between clones: what shows through the layers of
+/// one part of an object keeps one kind, and parts may differ.
 #[test]
 pub(super) fn parts_of_a_cloned_object_may_have_checksums_of_different_kinds() {
     let opts = tiny();
@@ -289,7 +328,12 @@ fn the_head_may_go_before_its_clones_and_come_back_from_one() {
     model.check(&mut store, "no head");
     // Rolled back: as a whole, then a part of it.
     do_both(&mut store, &mut model, one(&head(1), ObjectOp::CloneFrom(snap(1, 2))));
-    let range = ObjectOp::CloneRange { from: snap(1, 5), offset: 100 * BLOCK, length: 60 * BLOCK, to: 100 * BLOCK };
+    let range = ObjectOp::CloneRange {
+        from: snap(1, 5),
+        offset: 100 * BLOCK,
+        length: 60 * BLOCK,
+        to: 100 * BLOCK,
+    };
     do_both(&mut store, &mut model, one(&head(1), range));
     model.check(&mut store, "rolled back");
     do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: 5000 }));
@@ -301,8 +345,9 @@ fn the_head_may_go_before_its_clones_and_come_back_from_one() {
     sound(&store, "worked");
 }
 
-/// In one transaction a clone gets another name, and its old one is made anew from the head, whose chain becomes shorter by that: so
-/// the moved clone is the last one over its layer, which was made for it under its old name.
+/// In one transaction a clone gets another name, and its old one is made anew from the head, whose
+/// chain becomes shorter by that: so the moved clone is the last one over its layer, which was made
+/// for it under its old name.
 #[test]
 pub(super) fn a_clone_that_has_just_been_moved_is_the_last_one_over_its_layer() {
     let opts = tiny();
@@ -336,10 +381,14 @@ pub(super) fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
     let some = [1, 1 + rng.below(5), rng.below(150)][rng.below(3) as usize];
     let key = |n: u64| Bytes::from(format!("key{n}"));
     let op = match rng.below(24) {
-        20 => ObjectOp::OmapSet((0..rng.below(5)).map(|n| (key(n), pattern(rng.next(), 20))).collect()),
+        20 => ObjectOp::OmapSet(
+            (0..rng.below(5)).map(|n| (key(n), pattern(rng.next(), 20))).collect(),
+        ),
         21 => ObjectOp::OmapRm(vec![key(rng.below(5))]),
         22 => ObjectOp::OmapRmRange { first: key(rng.below(3)), last: key(4) },
-        23 => [ObjectOp::OmapClear, ObjectOp::OmapSetHeader(pattern(rng.next(), 30))][rng.below(2) as usize].clone(),
+        23 => [ObjectOp::OmapClear, ObjectOp::OmapSetHeader(pattern(rng.next(), 30))]
+            [rng.below(2) as usize]
+            .clone(),
         0..=4 if there => ObjectOp::CloneFrom(from),
         5 if there => {
             let (offset, to) = (rng.below(300) * BLOCK, rng.below(300) * BLOCK);
@@ -349,9 +398,15 @@ pub(super) fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
         7 => ObjectOp::Truncate { size: block * BLOCK * rng.below(2) },
         8 => ObjectOp::Truncate { size: block * BLOCK + rng.below(BLOCK) },
         9 | 10 => ObjectOp::Remove,
-        11 => ObjectOp::Write { offset: block * BLOCK + rng.below(BLOCK), data: pattern(rng.next(), 5000) },
+        11 => ObjectOp::Write {
+            offset: block * BLOCK + rng.below(BLOCK),
+            data: pattern(rng.next(), 5000),
+        },
         12 => ObjectOp::Write { offset: 0, data: pattern(rng.next(), 130 * BLOCK as usize) },
-        _ => ObjectOp::Write { offset: block * BLOCK, data: pattern(rng.next(), (some * BLOCK) as usize) },
+        _ => ObjectOp::Write {
+            offset: block * BLOCK,
+            data: pattern(rng.next(), (some * BLOCK) as usize),
+        },
     };
     let goes = match &op {
         ObjectOp::CloneFrom(from) if *from != o && rng.below(4) == 0 => Some(from.clone()),
@@ -367,7 +422,9 @@ pub(super) fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
 fn family(seed: u64, steps: u64, packs: bool, single: bool) {
     let opts = StoreOptions { cache_bytes: [48 << 10, 1 << 20][seed as usize % 2], ..tiny() };
     let world = if single { create_single(&opts) } else { create(&opts) };
-    let reopen = |world: &World| if packs { alphabet::open(world, &opts) } else { open(world, &opts).unwrap() };
+    let reopen = |world: &World| {
+        if packs { alphabet::open(world, &opts) } else { open(world, &opts).unwrap() }
+    };
     let (mut store, mut rng, mut model) = (reopen(&world), Rng(seed), Model::default());
     for step in 0..steps {
         let what = format!("seed {seed:#x}, step {step}");
@@ -417,7 +474,9 @@ fn a_large_omap_is_shared_until_one_of_its_owners_changes_it() {
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
     let mut model = Model::default();
-    let pairs = |n: u64| (0..n).map(|i| (Bytes::from(format!("key{i:04}")), pattern(i, 50))).collect::<Vec<_>>();
+    let pairs = |n: u64| {
+        (0..n).map(|i| (Bytes::from(format!("key{i:04}")), pattern(i, 50))).collect::<Vec<_>>()
+    };
     do_both(&mut store, &mut model, one(&head(1), ObjectOp::OmapSet(pairs(500))));
     do_both(&mut store, &mut model, one(&head(1), ObjectOp::OmapSetHeader("header".into())));
     for s in 1..=4 {
@@ -456,16 +515,18 @@ fn a_large_omap_is_shared_until_one_of_its_owners_changes_it() {
     assert_eq!(store.meta.range(b"G", b"H").count(), 0);
 }
 
-/// A copy of it is left to the checkpoint, and looks as if it were there: after further clones and changes, without
-/// the one it was made of, and after every kind of opening.
+/// A copy of it is left to the checkpoint, and looks as if it were there: after further clones and
+/// changes, without the one it was made of, and after every kind of opening.
 #[test]
 fn a_large_omap_that_is_shared_is_copied_beside_the_owner() {
-    let opts = StoreOptions { size: 160 << 20, cache_bytes: 64 << 20, journal_size: 4 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 160 << 20, cache_bytes: 64 << 20, journal_size: 4 << 20, ..tiny() };
     let world = create_single(&opts);
     let mut store = open(&world, &opts).unwrap();
     let mut model = Model::default();
     let key = |n: u64| Bytes::from(format!("key{n:05}"));
-    let pairs = |n: std::ops::Range<u64>| ObjectOp::OmapSet(n.map(|i| (key(i), pattern(i, 400))).collect());
+    let pairs =
+        |n: std::ops::Range<u64>| ObjectOp::OmapSet(n.map(|i| (key(i), pattern(i, 400))).collect());
     let range = |a, b| ObjectOp::OmapRmRange { first: key(a), last: key(b) };
     do_both(&mut store, &mut model, one(&head(1), pairs(0..4000)));
     store.close().unwrap();
@@ -483,7 +544,13 @@ fn a_large_omap_that_is_shared_is_copied_beside_the_owner() {
         };
         let clone = |n| one(&snap(1, s + n), ObjectOp::CloneFrom(head(1)));
         told(&mut store, clone(1));
-        told(&mut store, one(&head(1), ObjectOp::OmapSet(vec![(key(7), "new".into()), ("z".into(), "last".into())])));
+        told(
+            &mut store,
+            one(
+                &head(1),
+                ObjectOp::OmapSet(vec![(key(7), "new".into()), ("z".into(), "last".into())]),
+            ),
+        );
         told(&mut store, one(&head(1), range(300, 350)));
         told(&mut store, one(&snap(1, s + 1), ObjectOp::OmapRm(vec![key(8), key(9)])));
         // Of what is to be a copy itself.
@@ -523,8 +590,8 @@ fn a_large_omap_that_is_shared_is_copied_beside_the_owner() {
     sound(&store, "removed");
 }
 
-/// A device that takes no writes. Declared behind the store, so that who fails meanwhile lets it go before the
-/// store's threads are waited for.
+/// A device that takes no writes. Declared behind the store, so that who fails meanwhile lets it go
+/// before the store's threads are waited for.
 struct Held<'w>(&'w World);
 
 impl Drop for Held<'_> {
@@ -533,7 +600,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Copies that one checkpoint is about to make, and copies of these: as they are, after a crash, and after both were made.
+/// Copies that one checkpoint is about to make, and copies of these: as they are, after a crash,
+/// and after both were made.
 #[test]
 pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
     let opts = StoreOptions { cache_bytes: 256 << 10, journal_size: 1 << 20, ..tiny() };
@@ -551,7 +619,10 @@ pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
         do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
         let mut t = one(&head(1), ObjectOp::OmapRm(vec![key(k)]));
         t.object(&head(1), ObjectOp::OmapRmRange { first: key(10 * k), last: key(10 * k + 2) });
-        t.object(&head(1), ObjectOp::OmapSet(vec![(key(8), pattern(s, 20)), (key(10 * k), "again".into())]));
+        t.object(
+            &head(1),
+            ObjectOp::OmapSet(vec![(key(8), pattern(s, 20)), (key(10 * k), "again".into())]),
+        );
         do_both(&mut store, &mut model, t);
         for n in 0.. {
             if s > 1 || store.frozen.is_some() {
@@ -559,18 +630,28 @@ pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
             }
             assert!(n < 1000, "no checkpoint begins");
             let o = HObject::head(1, Bytes::new(), Bytes::new(), "other".into());
-            do_both(&mut store, &mut model, one(&o, ObjectOp::OmapSet(vec![(key(n), pattern(n, 200))])));
+            do_both(
+                &mut store,
+                &mut model,
+                one(&o, ObjectOp::OmapSet(vec![(key(n), pattern(n, 200))])),
+            );
             store.flush().unwrap();
         }
         model.check(&mut store, &format!("clone {s}"));
     }
-    assert!(store.frozen.as_ref().is_some_and(|f| f.overlay.copies.iter().count() == 1), "it is not being copied");
+    assert!(
+        store.frozen.as_ref().is_some_and(|f| f.overlay.copies.iter().count() == 1),
+        "it is not being copied"
+    );
     // The last owners of what is copied change theirs: what is copied stays as it was.
     for s in [1, 2, 3] {
         do_both(
             &mut store,
             &mut model,
-            one(&snap(1, s), ObjectOp::OmapSet(vec![(key(9), pattern(s, 30)), (key(70), "new".into())])),
+            one(
+                &snap(1, s),
+                ObjectOp::OmapSet(vec![(key(9), pattern(s, 30)), (key(70), "new".into())]),
+            ),
         );
         model.check(&mut store, &format!("source {s} changed"));
     }
@@ -601,11 +682,18 @@ pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
 fn chain(packs: bool) {
     let opts = tiny();
     let world = create(&opts);
-    let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+    let mut store =
+        if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
     let mut model = Model::default();
     // Of what compresses, some.
     let write = |block: u64, seed: u64, blocks: u64| {
-        one(&head(1), ObjectOp::Write { offset: block * BLOCK, data: pattern(seed, (blocks * BLOCK) as usize) })
+        one(
+            &head(1),
+            ObjectOp::Write {
+                offset: block * BLOCK,
+                data: pattern(seed, (blocks * BLOCK) as usize),
+            },
+        )
     };
     do_both(&mut store, &mut model, write(0, 1, 140));
     let clones = 3 * u64::from(DEPTH_MAX) + 2;
@@ -630,11 +718,12 @@ fn chain(packs: bool) {
     assert_eq!(depth(&store, &head(1)), 0);
 }
 
-/// Where a chain has become too long its lowest layer stays, and what is above it is made one map: that costs as much
-/// for a large object as for a small one.
+/// Where a chain has become too long its lowest layer stays, and what is above it is made one map:
+/// that costs as much for a large object as for a small one.
 #[test]
 fn a_chain_is_made_shorter_above_its_lowest_layer() {
-    let opts = StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
     let rounds = 20 * u64::from(DEPTH_MAX);
     let mut costs = Vec::new();
     for blocks in [1024, 4096] {
@@ -660,7 +749,8 @@ fn a_chain_is_made_shorter_above_its_lowest_layer() {
             assert_eq!(*lowest.get_or_insert(at), at, "clone {s} of {blocks} blocks: a whole map");
         }
         sound(&store, "cloned");
-        // What all children of the lowest layer hide is kept until they are one: then nothing of it is left.
+        // What all children of the lowest layer hide is kept until they are one: then nothing of it
+        // is left.
         for s in 1..rounds {
             store.submit(one(&snap(1, s), ObjectOp::Remove)).unwrap();
         }
@@ -683,7 +773,8 @@ fn a_chain_is_made_shorter_above_its_lowest_layer() {
 /// Objects that are cloned and written to together do not all get a whole map at the same time.
 #[test]
 fn whole_maps_are_spread_over_the_clones() {
-    let opts = StoreOptions { size: 32 << 20, journal_size: 4 << 20, cache_bytes: 8 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 32 << 20, journal_size: 4 << 20, cache_bytes: 8 << 20, ..tiny() };
     let (objects, rounds) = (40, 8 * u64::from(DEPTH_MAX));
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
@@ -716,11 +807,16 @@ fn a_chain_without_an_end_is_told() {
     let mut layer = (*store.stored_layer(base).unwrap().unwrap()).clone();
     (layer.base, layer.depth, layer.own) = (base, 1 << 20, 0);
     store.put_layer(base, Some(std::sync::Arc::new(layer)));
-    let corrupt = |r: Result<(), StoreError>| assert!(matches!(r, Err(StoreError::Corrupt(_))), "{r:?}");
+    let corrupt =
+        |r: Result<(), StoreError>| assert!(matches!(r, Err(StoreError::Corrupt(_))), "{r:?}");
     corrupt(store.read_blocking(&head(1), 0, u64::MAX).map(drop));
     corrupt(store.fragments(&head(1)).map(drop));
     // Which asks what the rest of the block is.
-    corrupt(store.submit(one(&head(1), ObjectOp::Write { offset: 3 * BLOCK + 9, data: pattern(7, 100) })).map(drop));
+    corrupt(
+        store
+            .submit(one(&head(1), ObjectOp::Write { offset: 3 * BLOCK + 9, data: pattern(7, 100) }))
+            .map(drop),
+    );
     // And how long the chain is, when it may be too long.
     corrupt((2..=2 + u64::from(DEPTH_MAX)).try_for_each(|s| {
         store.submit(one(&snap(1, s), ObjectOp::CloneFrom(snap(1, 1))))?;
@@ -738,22 +834,35 @@ fn chains_are_bounded_and_come_apart_from_below() {
     chain(true);
 }
 
-/// Little of a large object changes between its clones, so that its lowest layer stays when the chain is made shorter.
-/// What was cut out or off in a layer does not come back.
+/// Little of a large object changes between its clones, so that its lowest layer stays when the
+/// chain is made shorter. What was cut out or off in a layer does not come back.
 fn shortened(packs: bool) {
     let opts = tiny();
     let world = create(&opts);
-    let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+    let mut store =
+        if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
     let mut model = Model::default();
     do_both(&mut store, &mut model, write(&head(1), 0, 1, 300));
     let clones = 5 * u64::from(DEPTH_MAX);
     for s in 1..=clones {
         do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
         let data = pattern(if packs { 3 } else { s }, (2 * BLOCK) as usize);
-        do_both(&mut store, &mut model, one(&head(1), ObjectOp::Write { offset: (2 * s + 140) * BLOCK, data }));
-        do_both(&mut store, &mut model, one(&head(1), ObjectOp::Zero { offset: 5 * s * BLOCK, length: BLOCK }));
+        do_both(
+            &mut store,
+            &mut model,
+            one(&head(1), ObjectOp::Write { offset: (2 * s + 140) * BLOCK, data }),
+        );
+        do_both(
+            &mut store,
+            &mut model,
+            one(&head(1), ObjectOp::Zero { offset: 5 * s * BLOCK, length: BLOCK }),
+        );
         for size in [295, 300].into_iter().filter(|_| s % 5 == 0) {
-            do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: size * BLOCK }));
+            do_both(
+                &mut store,
+                &mut model,
+                one(&head(1), ObjectOp::Truncate { size: size * BLOCK }),
+            );
         }
         model.check(&mut store, &format!("clone {s}"));
         sound(&store, "cloned");

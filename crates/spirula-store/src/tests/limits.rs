@@ -47,7 +47,9 @@ fn kept(what: &str, opts: &StoreOptions, txn: &Transaction) {
     let mut store = open(&world, opts).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
     model.check(&mut store, what);
     sound(&store, what);
-    store.close().unwrap_or_else(|e| panic!("{what}: acknowledged, and never to be checkpointed: {e}"));
+    store
+        .close()
+        .unwrap_or_else(|e| panic!("{what}: acknowledged, and never to be checkpointed: {e}"));
     let mut store = open(&world, opts).unwrap();
     model.check(&mut store, what);
     sound(&store, what);
@@ -79,7 +81,11 @@ fn each_limit_is_met_whatever_the_journal() {
         let long = |n: usize| Bytes::from(vec![7; n]);
         kept("omap value", &opts, &set(long(VALUE_MAX)));
         kept("omap header", &opts, &of(ObjectOp::OmapSetHeader(long(VALUE_MAX))));
-        kept("keys", &opts, &of(ObjectOp::OmapSet((0..9).map(|n| (long_key(n), pattern(n.into(), 20))).collect())));
+        kept(
+            "keys",
+            &opts,
+            &of(ObjectOp::OmapSet((0..9).map(|n| (long_key(n), pattern(n.into(), 20))).collect())),
+        );
         let (pg, version) = (PgId::new(1, 1), EVersion::new(1, 1));
         let entry = MetaOp::LogAppend { pg, version, entry: long(VALUE_MAX) };
         kept("log entry", &opts, &Transaction { meta: vec![entry], ..Transaction::default() });
@@ -93,7 +99,8 @@ fn each_limit_is_met_whatever_the_journal() {
                 ..Transaction::default()
             },
         );
-        let many = (0..ATTRS_STORED_MAX >> 20).map(|n| (Bytes::from(format!("a{n:03}")), long((1 << 20) - 100)));
+        let many = (0..ATTRS_STORED_MAX >> 20)
+            .map(|n| (Bytes::from(format!("a{n:03}")), long((1 << 20) - 100)));
         kept("attributes", &opts, &of(ObjectOp::SetAttrs(many.collect())));
     }
 }
@@ -108,18 +115,40 @@ pub(super) fn one_past_each_limit_is_refused_and_stops_nothing() {
     let meta = |op| Transaction { meta: vec![op], ..Transaction::default() };
     let (pg, version) = (PgId::new(1, 1), EVersion::new(1, 1));
     refused("omap value", &mut store, &set(long(VALUE_MAX + 1)));
-    refused("omap key", &mut store, &of(ObjectOp::OmapSet(vec![(long(KEY_MAX + 1), Bytes::new())])));
+    refused(
+        "omap key",
+        &mut store,
+        &of(ObjectOp::OmapSet(vec![(long(KEY_MAX + 1), Bytes::new())])),
+    );
     refused("omap header", &mut store, &of(ObjectOp::OmapSetHeader(long(VALUE_MAX + 1))));
-    refused("record", &mut store, &meta(MetaOp::Set { key: "k".into(), value: long(VALUE_MAX + 1) }));
-    refused("record key", &mut store, &meta(MetaOp::Set { key: long(KEY_MAX + 1), value: Bytes::new() }));
-    refused("attribute name", &mut store, &of(ObjectOp::SetAttrs(vec![(long(KEY_MAX + 1), Bytes::new())])));
+    refused(
+        "record",
+        &mut store,
+        &meta(MetaOp::Set { key: "k".into(), value: long(VALUE_MAX + 1) }),
+    );
+    refused(
+        "record key",
+        &mut store,
+        &meta(MetaOp::Set { key: long(KEY_MAX + 1), value: Bytes::new() }),
+    );
+    refused(
+        "attribute name",
+        &mut store,
+        &of(ObjectOp::SetAttrs(vec![(long(KEY_MAX + 1), Bytes::new())])),
+    );
     // Values that each are within their limit, and too much together.
     let part = long(TRANSACTION_MAX / 4);
     let many = (0..4).map(|n| (Bytes::from(format!("k{n}")), part.clone())).collect();
     refused("transaction", &mut store, &of(ObjectOp::OmapSet(many)));
-    refused("log entry", &mut store, &meta(MetaOp::LogAppend { pg, version, entry: long(VALUE_MAX + 1) }));
+    refused(
+        "log entry",
+        &mut store,
+        &meta(MetaOp::LogAppend { pg, version, entry: long(VALUE_MAX + 1) }),
+    );
     // One by one as well as at once: what counts is what the object has in the end.
-    let attr = |n: usize, len: usize| of(ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{n:03}")), long(len))]));
+    let attr = |n: usize, len: usize| {
+        of(ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{n:03}")), long(len))]))
+    };
     let half = ATTRS_STORED_MAX / 2;
     store.submit(attr(0, half - 100)).unwrap();
     refused("attributes", &mut store, &attr(1, half - 99));
@@ -167,7 +196,8 @@ fn more_than_the_journal_holds_is_taken_again_and_again() {
 
 #[test]
 pub(super) fn changes_beside_the_journal_stay_until_a_checkpoint_has_them() {
-    // A ring in which nothing of this makes a checkpoint due, and other data for nearly all the blocks there are.
+    // A ring in which nothing of this makes a checkpoint due, and other data for nearly all the
+    // blocks there are.
     let opts = StoreOptions { size: 16 << 20, cache_bytes: 64 << 20, ..tiny() };
     let (world, mut model) = (create_single(&opts), Model::default());
     let mut store = open(&world, &opts).unwrap();
@@ -210,7 +240,10 @@ pub(super) fn a_range_of_keys_is_one_small_entry_and_gone_for_good() {
         submit(&mut store, of(ObjectOp::OmapSet(pairs(n * 20_000, 20_000))));
     }
     let before = journaled(&mut store);
-    let range = |a: &'static str, b: &'static str| ObjectOp::OmapRmRange { first: a.into(), last: b.into() };
+    let range = |a: &'static str, b: &'static str| ObjectOp::OmapRmRange {
+        first: a.into(),
+        last: b.into(),
+    };
     // Some again before, within, and after, in one transaction and in others.
     let mut t = of(ObjectOp::OmapSet(pairs(500, 3)));
     t.object(&object(2), range("key-00000100", "key-00070000"));
@@ -237,8 +270,8 @@ pub(super) fn a_range_of_keys_is_one_small_entry_and_gone_for_good() {
     sound(&store, "after a checkpoint");
 }
 
-/// The pairs of a removed omap go in steps, so that a checkpoint never waits for all of them. Whatever was done of that before a
-/// crash, the next opening finds the rest.
+/// The pairs of a removed omap go in steps, so that a checkpoint never waits for all of them.
+/// Whatever was done of that before a crash, the next opening finds the rest.
 #[test]
 pub(super) fn a_removed_omap_goes_in_steps_and_nothing_of_it_stays() {
     let opts = StoreOptions { size: 24 << 20, cache_bytes: 1 << 20, ..tiny() };
@@ -265,7 +298,9 @@ pub(super) fn a_removed_omap_goes_in_steps_and_nothing_of_it_stays() {
     let start = world.image();
     world.record();
     let mut store = open(&world, &opts).unwrap();
-    store.wait(|s| s.checkpointed.load(Ordering::Acquire) > 0 && s.dead.load(Ordering::Acquire) == 0);
+    store.wait(|s| {
+        s.checkpointed.load(Ordering::Acquire) > 0 && s.dead.load(Ordering::Acquire) == 0
+    });
     assert_eq!(left(&store), 0);
     model.check(&mut store, "purged");
     sound(&store, "purged");
@@ -274,7 +309,8 @@ pub(super) fn a_removed_omap_goes_in_steps_and_nothing_of_it_stays() {
     let mut steps = BTreeSet::new();
     for at in 0..=events.len() {
         let world = World::from_image(durable_only(start.clone(), &events[..at]));
-        let mut store = open_stepped(&world, &opts).unwrap_or_else(|e| panic!("crash at event {at}: {e}"));
+        let mut store =
+            open_stepped(&world, &opts).unwrap_or_else(|e| panic!("crash at event {at}: {e}"));
         steps.insert(left(&store));
         model.check(&mut store, &format!("crash at event {at}"));
         sound(&store, &format!("crash at event {at}"));
@@ -284,17 +320,25 @@ pub(super) fn a_removed_omap_goes_in_steps_and_nothing_of_it_stays() {
 
 #[test]
 fn a_log_that_grew_long_between_two_checkpoints_is_stored_in_pieces() {
-    let opts = StoreOptions { size: 1 << 30, journal_size: 512 << 20, cache_bytes: 4 << 30, ..tiny() };
+    let opts =
+        StoreOptions { size: 1 << 30, journal_size: 512 << 20, cache_bytes: 4 << 30, ..tiny() };
     let world = create_single(&opts);
     let mut store = open(&world, &opts).unwrap();
     let pg = PgId::new(1, 1);
-    let entry = |n: u64| MetaOp::LogAppend { pg, version: EVersion::new(1, n), entry: vec![n as u8; 1 << 20].into() };
+    let entry = |n: u64| MetaOp::LogAppend {
+        pg,
+        version: EVersion::new(1, n),
+        entry: vec![n as u8; 1 << 20].into(),
+    };
     for n in 1..=140 {
         store.submit(Transaction { meta: vec![entry(n)], ..Transaction::default() }).unwrap();
     }
     store.close().unwrap();
     let mut store = open(&world, &opts).unwrap();
-    for op in [MetaOp::LogTrim { pg, to: EVersion::new(1, 18) }, MetaOp::LogRewind { pg, to: EVersion::new(1, 133) }] {
+    for op in [
+        MetaOp::LogTrim { pg, to: EVersion::new(1, 18) },
+        MetaOp::LogRewind { pg, to: EVersion::new(1, 133) },
+    ] {
         store.submit(Transaction { meta: vec![op], ..Transaction::default() }).unwrap();
     }
     store.close().unwrap();

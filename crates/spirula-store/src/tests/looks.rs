@@ -1,5 +1,5 @@
-//! What a write over layers and a removal of a clone look at: no more than what they change. Counted by what
-//! caches hold that were empty before, so that no clock is asked.
+//! What a write over layers and a removal of a clone look at: no more than what they change.
+//! Counted by what caches hold that were empty before, so that no clock is asked.
 
 use super::layers::{head, one, rewritten, snap, write};
 use super::sim::World;
@@ -19,8 +19,8 @@ fn deep() -> u64 {
     (1..).find(|n| depth_max(&head(*n)) == DEPTH_MAX).unwrap()
 }
 
-/// A store whose object `n` has a block of its first segment in each of its layers, closed; the caches of
-/// the one that opens it are empty.
+/// A store whose object `n` has a block of its first segment in each of its layers, closed; the
+/// caches of the one that opens it are empty.
 fn layered(n: u64) -> (World, StoreOptions) {
     let opts = options();
     let world = create(&opts);
@@ -114,15 +114,23 @@ fn what_a_whole_map_owns_is_noted_in_as_few_pieces_as_it_lies_in() {
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
     // Blocks in the reverse of their order lie side by side on the device all the same.
-    (0..BLOCKS).rev().for_each(|block| assert!(store.submit(write(&head(n), block, block, 1)).is_ok()));
+    (0..BLOCKS)
+        .rev()
+        .for_each(|block| assert!(store.submit(write(&head(n), block, block, 1)).is_ok()));
     let mut most = 0;
     for s in 1..=2 * u64::from(DEPTH_MAX) {
-        let bytes = super::layers::submit_counted(&mut store, &one(&snap(n, s), ObjectOp::CloneFrom(head(n))));
+        let bytes = super::layers::submit_counted(
+            &mut store,
+            &one(&snap(n, s), ObjectOp::CloneFrom(head(n))),
+        );
         most = most.max(bytes);
         // So much that not only what lies over the lowest layer is made one map.
-        (0..80).rev().for_each(|block| assert!(store.submit(write(&head(n), 80 * s + block, s, 1)).is_ok()));
+        (0..80)
+            .rev()
+            .for_each(|block| assert!(store.submit(write(&head(n), 80 * s + block, s, 1)).is_ok()));
     }
-    // The map itself: eight bytes and a checksum for each block. Beside it, 17 bytes for each piece.
+    // The map itself: eight bytes and a checksum for each block. Beside it, 17 bytes for each
+    // piece.
     assert!(most > 12 * 1024, "no map was made whole: {most} bytes at most");
     assert!(most < 12 * 1024 + 3000, "{most} bytes for a whole map");
     sound(&store, "cloned");

@@ -30,7 +30,8 @@ use spirula_buffer::PayloadPool;
 use spirula_types::Uuid;
 use std::time::{Duration, Instant};
 
-pub(crate) const IDENTITY: Identity = Identity { fsid: Uuid([1; 16]), osd_uuid: Uuid([2; 16]), osd_id: 3 };
+pub(crate) const IDENTITY: Identity =
+    Identity { fsid: Uuid([1; 16]), osd_uuid: Uuid([2; 16]), osd_id: 3 };
 
 /// A tiny store: checkpoints come often, the journal wraps soon.
 pub(crate) fn tiny() -> StoreOptions {
@@ -45,8 +46,8 @@ pub(crate) fn tiny() -> StoreOptions {
     }
 }
 
-/// Runs `work` on so many threads to its end and says every ten seconds how far it is; `ended` is called when
-/// one has ended while others go on. How many panicked.
+/// Runs `work` on so many threads to its end and says every ten seconds how far it is; `ended` is
+/// called when one has ended while others go on. How many panicked.
 fn soak(threads: usize, work: impl Fn() + Sync, say: impl Fn(), ended: impl Fn()) -> usize {
     std::thread::scope(|s| {
         let all: Vec<_> = (0..threads).map(|_| s.spawn(&work)).collect();
@@ -111,11 +112,18 @@ pub(crate) fn open(world: &World, opts: &StoreOptions) -> Result<Store> {
     open_as(world, opts, IDENTITY)
 }
 
-/// The same without threads of its own: where many states are opened, most of the time would go into them.
+/// The same without threads of its own: where many states are opened, most of the time would go
+/// into them.
 pub(crate) fn open_stepped(world: &World, opts: &StoreOptions) -> Result<Store> {
     let (acks, errors) = (world.clone(), world.clone());
     let on_commit = Box::new(move |seq| acks.ack(seq));
-    Store::open_stepped(&world.devices(), Some(IDENTITY), opts, on_commit, Box::new(move |e| errors.failed(e)))
+    Store::open_stepped(
+        &world.devices(),
+        Some(IDENTITY),
+        opts,
+        on_commit,
+        Box::new(move |e| errors.failed(e)),
+    )
 }
 
 impl World {

@@ -46,8 +46,12 @@ impl Model {
                 MetaOp::LogAppend { pg, version, entry } => {
                     self.logs.entry(*pg).or_default().push((*version, entry.clone()));
                 }
-                MetaOp::LogTrim { pg, to } => self.logs.entry(*pg).or_default().retain(|(v, _)| v > to),
-                MetaOp::LogRewind { pg, to } => self.logs.entry(*pg).or_default().retain(|(v, _)| v <= to),
+                MetaOp::LogTrim { pg, to } => {
+                    self.logs.entry(*pg).or_default().retain(|(v, _)| v > to)
+                }
+                MetaOp::LogRewind { pg, to } => {
+                    self.logs.entry(*pg).or_default().retain(|(v, _)| v <= to)
+                }
                 MetaOp::LogRemove { pg } => {
                     self.logs.remove(pg);
                 }
@@ -144,7 +148,11 @@ impl Model {
             }
             let attrs: Vec<_> = o.attrs.clone().into_iter().collect();
             assert_eq!(store.attrs(name).unwrap().unwrap(), attrs, "{what}: attributes of {name}");
-            assert_eq!(store.omap_header(name).unwrap().unwrap(), o.header, "{what}: omap header of {name}");
+            assert_eq!(
+                store.omap_header(name).unwrap().unwrap(),
+                o.header,
+                "{what}: omap header of {name}"
+            );
             let pairs: Vec<_> = o.omap.clone().into_iter().collect();
             let page = store.omap_range(name, None, b"", usize::MAX, usize::MAX).unwrap().unwrap();
             assert_eq!(page.pairs, pairs, "{what}: omap of {name}");
@@ -152,7 +160,10 @@ impl Model {
             // What is not allocated is zeros.
             let mut hole = 0;
             for (start, len) in store.extents(name, 0, u64::MAX).unwrap().unwrap() {
-                assert!(o.data[hole as usize..start as usize].iter().all(|b| *b == 0), "{what}: hole of {name}");
+                assert!(
+                    o.data[hole as usize..start as usize].iter().all(|b| *b == 0),
+                    "{what}: hole of {name}"
+                );
                 hole = start + len;
             }
             assert!(o.data[hole as usize..].iter().all(|b| *b == 0), "{what}: end of {name}");
@@ -183,12 +194,16 @@ impl Model {
             match &o.inline {
                 Some(seg) => {
                     let usage = seg.usage();
-                    (mapped, allocated, compressed) = (usage.blocks, usage.allocated, usage.compressed);
+                    (mapped, allocated, compressed) =
+                        (usage.blocks, usage.allocated, usage.compressed);
                 }
                 None => {
                     for n in maps::numbers(store, &o, 0, u32::MAX).unwrap() {
                         let view = View::of(store, &o, n, WHOLE).unwrap();
-                        assert!(!o.sums.is_some_and(|kind| view.has_other_sums(kind)), "{what}: checksums of {name}");
+                        assert!(
+                            !o.sums.is_some_and(|kind| view.has_other_sums(kind)),
+                            "{what}: checksums of {name}"
+                        );
                         let usage = view.usage();
                         mapped += usage.blocks;
                         allocated += usage.allocated;
@@ -221,13 +236,27 @@ impl Model {
             if o.base != 0 {
                 *children.entry(o.base).or_default() += 1;
                 let (key, record) = (keys::object(name), store.stored_named(o.name).unwrap());
-                assert_eq!(record.is_some(), o.told, "{what}: object {} and its name's record", o.name);
-                let known = record.or_else(|| store.stored_layer(o.base).unwrap().unwrap().key_of(o.name));
+                assert_eq!(
+                    record.is_some(),
+                    o.told,
+                    "{what}: object {} and its name's record",
+                    o.name
+                );
+                let known =
+                    record.or_else(|| store.stored_layer(o.base).unwrap().unwrap().key_of(o.name));
                 assert_eq!(known.unwrap(), key, "{what}: object {}", o.name);
                 let below = maps::chain(store, o.base).count() as u32;
-                assert!(o.depth == 0 || below <= o.depth, "{what}: {below} layers below {name}, not {}", o.depth);
+                assert!(
+                    o.depth == 0 || below <= o.depth,
+                    "{what}: {below} layers below {name}, not {}",
+                    o.depth
+                );
             } else {
-                assert_eq!((o.told, o.depth, o.sums), (false, 0, None), "{what}: {name} lies over nothing");
+                assert_eq!(
+                    (o.told, o.depth, o.sums),
+                    (false, 0, None),
+                    "{what}: {name} lies over nothing"
+                );
             }
             let mut base = o.base;
             while base != 0 {
@@ -248,36 +277,61 @@ impl Model {
                     let Some(seg) = store.segment(map, n).unwrap() else { continue };
                     assert!(o.inline.is_none(), "{what}: {name} has two maps");
                     assert_eq!(seg.lies_over(), base != 0, "{what}: segment {n} of {name}");
-                    assert!(base == 0 || own_mask & own_bit(n) != 0, "{what}: segment {n} of {name} is not told of");
+                    assert!(
+                        base == 0 || own_mask & own_bit(n) != 0,
+                        "{what}: segment {n} of {name} is not told of"
+                    );
                     own(&seg, shared);
                 }
             }
             space.compressed_original += compressed * BLOCK;
-            assert!(o.compressed.is_none_or(|n| n == compressed), "{what}: compressed blocks of {name}");
+            assert!(
+                o.compressed.is_none_or(|n| n == compressed),
+                "{what}: compressed blocks of {name}"
+            );
             assert_eq!(mapped, o.blocks, "{what}: block count of {name}");
             assert_eq!(allocated, o.allocated, "{what}: device blocks of {name}");
         }
         for (id, (n, marked)) in omaps.iter().filter(|(id, _)| **id != 0) {
-            assert_eq!(store.stored_omap_owners(*id).unwrap(), n - 1, "{what}: owners of omap {id}");
-            assert!(*n == 1 || *marked, "{what}: an owner of omap {id} does not know that it shares it");
+            assert_eq!(
+                store.stored_omap_owners(*id).unwrap(),
+                n - 1,
+                "{what}: owners of omap {id}"
+            );
+            assert!(
+                *n == 1 || *marked,
+                "{what}: an owner of omap {id} does not know that it shares it"
+            );
         }
         for name in &layers {
             let l = store.stored_layer(*name).unwrap().unwrap();
-            assert!(l.children == children[name] && l.children >= 2, "{what}: children of layer {name}: {l:?}");
+            assert!(
+                l.children == children[name] && l.children >= 2,
+                "{what}: children of layer {name}: {l:?}"
+            );
         }
         let mut counted: BTreeMap<u64, u32> = BTreeMap::new();
         let blocks = store.alloc().blocks();
         for chunk in 0..blocks.div_ceil(CHUNK) {
-            for (first, len, n) in store.refs(chunk).unwrap().iter().flat_map(|r| r.shared().collect::<Vec<_>>()) {
+            for (first, len, n) in
+                store.refs(chunk).unwrap().iter().flat_map(|r| r.shared().collect::<Vec<_>>())
+            {
                 counted.extend((first..first + len).map(|b| (chunk * CHUNK + b, n)));
             }
         }
         let expected: BTreeMap<u64, u32> =
             owners.iter().filter(|(_, (n, _))| *n > 1).map(|(b, (n, _))| (*b, n - 1)).collect();
         assert_eq!(counted, expected, "{what}: reference counts");
-        assert!(owners.values().all(|(n, shared)| *n == 1 || *shared), "{what}: a sharing object is not marked");
+        assert!(
+            owners.values().all(|(n, shared)| *n == 1 || *shared),
+            "{what}: a sharing object is not marked"
+        );
         spaces.retain(|_, s| *s != PoolSpace::default());
-        assert_eq!(store.pool_space().collect::<BTreeMap<_, _>>(), spaces, "{what}: space of pools");
+        assert_eq!(
+            store.pool_space().collect::<BTreeMap<_, _>>(),
+            spaces,
+            "{what}: space of pools"
+        );
         let pending: u64 = store.held_back().iter().map(|r| r.len).sum();
         let used = {
             let alloc = store.alloc();
@@ -292,7 +346,8 @@ impl Model {
         for (name, o) in &self.objects {
             let offset = rng.below(o.data.len() as u64 + 5000);
             let len = rng.below(20_000);
-            let (a, b) = ((offset as usize).min(o.data.len()), ((offset + len) as usize).min(o.data.len()));
+            let (a, b) =
+                ((offset as usize).min(o.data.len()), ((offset + len) as usize).min(o.data.len()));
             let how = if rng.below(3) == 0 { Store::read_uncached } else { Store::read };
             let got = match how(store, name, offset, len).unwrap() {
                 Read::Ready(d) => d,
@@ -309,7 +364,12 @@ impl Model {
 }
 
 pub(crate) fn object(n: u64) -> HObject {
-    HObject::head((n % 2) as i64 + 1, Bytes::new(), Bytes::new(), Bytes::from(format!("object-{n}")))
+    HObject::head(
+        (n % 2) as i64 + 1,
+        Bytes::new(),
+        Bytes::new(),
+        Bytes::from(format!("object-{n}")),
+    )
 }
 
 /// `len` bytes that tell where they belong.
@@ -357,12 +417,17 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
             9 => ObjectOp::Truncate { size: place },
             10 => ObjectOp::Remove,
             11 => ObjectOp::Touch,
-            12 => ObjectOp::SetAttrs(vec![(key(rng.below(4)), pattern(rng.next(), rng.below(300) as usize))]),
+            12 => ObjectOp::SetAttrs(vec![(
+                key(rng.below(4)),
+                pattern(rng.next(), rng.below(300) as usize),
+            )]),
             13 => ObjectOp::RmAttr(key(rng.below(4))),
             14 => ObjectOp::ClearAttrs,
             15 | 16 => {
                 let n = rng.below(5);
-                ObjectOp::OmapSet((0..n).map(|_| (key(rng.below(30)), pattern(rng.next(), 20))).collect())
+                ObjectOp::OmapSet(
+                    (0..n).map(|_| (key(rng.below(30)), pattern(rng.next(), 20))).collect(),
+                )
             }
             17 => ObjectOp::OmapRm(vec![key(rng.below(30)), key(rng.below(30))]),
             18 => {
@@ -406,21 +471,29 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
     let pg = PgId::new(1, rng.below(2) as u32);
     let v = |n: u64| EVersion::new(1 + (n / 50) as u32, n);
     match rng.below(12) {
-        0..=5 => t.meta.push(MetaOp::LogAppend { pg, version: v(version), entry: pattern(version, 40) }),
+        0..=5 => {
+            t.meta.push(MetaOp::LogAppend { pg, version: v(version), entry: pattern(version, 40) })
+        }
         6 => t.meta.push(MetaOp::LogTrim { pg, to: v(version.saturating_sub(rng.below(20))) }),
         7 => {
             // Then grown again from there, perhaps from before the last trim.
             let to = version.saturating_sub(rng.below(40));
             t.meta.push(MetaOp::LogRewind { pg, to: v(to) });
             if rng.below(2) == 0 && to < version {
-                t.meta.push(MetaOp::LogAppend { pg, version: v(to + 1), entry: pattern(version, 30) });
+                t.meta.push(MetaOp::LogAppend {
+                    pg,
+                    version: v(to + 1),
+                    entry: pattern(version, 30),
+                });
             }
         }
         8 if rng.below(4) == 0 => t.meta.push(MetaOp::LogRemove { pg }),
         _ => {}
     }
     match rng.below(4) {
-        0 | 1 => t.meta.push(MetaOp::Set { key: key(rng.below(5)), value: pattern(rng.next(), 100) }),
+        0 | 1 => {
+            t.meta.push(MetaOp::Set { key: key(rng.below(5)), value: pattern(rng.next(), 100) })
+        }
         2 => t.meta.push(MetaOp::Remove { key: key(rng.below(5)) }),
         _ => {}
     }

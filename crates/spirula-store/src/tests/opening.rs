@@ -29,7 +29,11 @@ fn used(opts: &StoreOptions, single: bool) -> World {
 
 fn holds_six(store: &Store, what: &str) {
     for i in 0..6 {
-        assert_eq!(store.read_blocking(&object(i), 0, 5000).unwrap().unwrap(), pattern(i, 5000), "{what}");
+        assert_eq!(
+            store.read_blocking(&object(i), 0, 5000).unwrap().unwrap(),
+            pattern(i, 5000),
+            "{what}"
+        );
     }
 }
 
@@ -37,7 +41,10 @@ fn holds_six(store: &Store, what: &str) {
 pub(crate) fn main_device_of_before_the_last_opening_is_refused() {
     let opts = tiny();
     // The journal has a device of its own; the metadata has one, or is on the main device.
-    for sizes in [vec![opts.size + (3 << 20), opts.journal_size], vec![opts.size, opts.journal_size, 3 << 20]] {
+    for sizes in [
+        vec![opts.size + (3 << 20), opts.journal_size],
+        vec![opts.size, opts.journal_size, 3 << 20],
+    ] {
         // Few transactions, or so many that the journal goes round.
         for count in [0, 3, 100] {
             let world = World::new(&sizes.iter().map(|n| HEADER + n).collect::<Vec<_>>());
@@ -82,10 +89,12 @@ fn an_opening_that_is_cut_short_anywhere_can_be_made_again() {
 #[test]
 pub(crate) fn unreadable_copies_of_labels_cost_nothing_and_are_written_anew() {
     let opts = tiny();
-    for (dev, at) in [(0, 0), (0, COPY_STRIDE), (1, 0), (1, COPY_STRIDE), (2, 0), (2, COPY_STRIDE)] {
+    for (dev, at) in [(0, 0), (0, COPY_STRIDE), (1, 0), (1, COPY_STRIDE), (2, 0), (2, COPY_STRIDE)]
+    {
         let world = used(&opts, false);
         world.fail_reads(Some((dev, at..at + 512)));
-        let store = open(&world, &opts).unwrap_or_else(|e| panic!("device {dev}, copy at {at}: {e}"));
+        let store =
+            open(&world, &opts).unwrap_or_else(|e| panic!("device {dev}, copy at {at}: {e}"));
         assert!(store.notes.iter().any(|n| n.contains("label")), "{:?}", store.notes);
         assert!(!world.fails_reads(), "device {dev}, copy at {at}: not written anew");
         holds_six(&store, "a label");
@@ -115,7 +124,10 @@ pub(crate) fn an_unreadable_frame_that_was_under_way_costs_nothing_else() {
             assert!(!world.fails_reads(), "not written anew");
             let store = open(&world, &opts).unwrap();
             holds_six(&store, "opened again");
-            assert_eq!(store.read_blocking(&object(8), 0, 5000).unwrap().unwrap(), pattern(8, 5000));
+            assert_eq!(
+                store.read_blocking(&object(8), 0, 5000).unwrap().unwrap(),
+                pattern(8, 5000)
+            );
             sound(&store, "opened again");
         }
     }
@@ -141,7 +153,8 @@ fn an_unreadable_frame_amid_others_is_told_and_nothing_is_erased() {
     }
 }
 
-/// What was taken for torn once is never taken for whole later: in between the store was served without it.
+/// What was taken for torn once is never taken for whole later: in between the store was served
+/// without it.
 #[test]
 pub(crate) fn a_torn_frame_at_the_journals_end_never_comes_back() {
     let opts = StoreOptions { journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
@@ -171,7 +184,8 @@ pub(crate) fn unreadable_sectors_in_dead_parts_of_the_ring_cost_nothing_and_are_
 /// the next attempt), or nothing is lost or harmed, then or later.
 pub(crate) fn read_wrong_once(kind: fn(u64) -> Fault, seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        let opts = StoreOptions { size: 768 << 10, journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
+        let opts =
+            StoreOptions { size: 768 << 10, journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
         let world = if seed % 2 == 0 { create(&opts) } else { create_single(&opts) };
         let mut rng = Rng(seed);
         let mut model = Model::default();
@@ -202,7 +216,9 @@ pub(crate) fn read_wrong_once(kind: fn(u64) -> Fault, seeds: std::ops::Range<u64
             let what = format!("seed {seed}, read {n}");
             let mut store = match first {
                 Ok(store) => store,
-                Err(_) => open(&world, &opts).unwrap_or_else(|e| panic!("{what}: refused for good: {e}")),
+                Err(_) => {
+                    open(&world, &opts).unwrap_or_else(|e| panic!("{what}: refused for good: {e}"))
+                }
             };
             assert_eq!(store.last_seq(), acked, "{what}: acknowledged transactions are gone");
             model.check(&mut store, &what);
@@ -215,7 +231,8 @@ pub(crate) fn read_wrong_once(kind: fn(u64) -> Fault, seeds: std::ops::Range<u64
                 }
                 store.flush().unwrap();
                 drop(store);
-                let mut store = open(&world, &opts).unwrap_or_else(|e| panic!("{what}, later: {e}"));
+                let mut store =
+                    open(&world, &opts).unwrap_or_else(|e| panic!("{what}, later: {e}"));
                 after.check(&mut store, &what);
                 sound(&store, &what);
             }

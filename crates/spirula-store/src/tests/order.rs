@@ -40,7 +40,8 @@ pub(crate) fn journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_
     assert!(n > 5, "no checkpoint began");
     let crashed = World::from_image(world.image());
     world.hold_device(None);
-    let mut store_after = open(&crashed, &opts).unwrap_or_else(|e| panic!("after {n} transactions: {e}"));
+    let mut store_after =
+        open(&crashed, &opts).unwrap_or_else(|e| panic!("after {n} transactions: {e}"));
     model.check(&mut store_after, "crashed before the checkpoint was durable");
     sound(&store_after, "crashed before the checkpoint was durable");
     store.flush().unwrap();
@@ -68,15 +69,16 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
         });
         assert!(waited.is_some(), "waited in vain for {what}");
     };
-    // The first lap's zeros are written, and the mark behind the frame: it is shorter than any frame here, and
-    // the next durable write is then a frame's.
+    // The first lap's zeros are written, and the mark behind the frame: it is shorter than any
+    // frame here, and the next durable write is then a frame's.
     world.record();
     store.submit(write(0)).unwrap();
     store.flush().unwrap();
     let marked = |e: &[Event]| {
         let last = e.iter().rposition(|e| matches!(e, Event::Write { dev: 1, durable: true, .. }));
         let mark = |n: &usize| matches!(&e[*n], Event::Write { data, .. } if data.len() as u64 == FRAME_ALIGN);
-        last.filter(mark).is_some_and(|n| e.iter().any(|e| matches!(e, Event::Done(of) if *of == n)))
+        last.filter(mark)
+            .is_some_and(|n| e.iter().any(|e| matches!(e, Event::Done(of) if *of == n)))
     };
     until(&|| marked(&world.events()), "the mark");
     drop(world.take_events());
@@ -88,8 +90,11 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
     until(&|| world.events().iter().any(|e| matches!(e, Event::Done(_))), "the second frame");
     // Long enough for whoever wrote the second one to say so.
     std::thread::sleep(Duration::from_millis(300));
-    let acked: Vec<u64> =
-        world.events().iter().filter_map(|e| if let Event::Ack(n) = e { Some(*n) } else { None }).collect();
+    let acked: Vec<u64> = world
+        .events()
+        .iter()
+        .filter_map(|e| if let Event::Ack(n) = e { Some(*n) } else { None })
+        .collect();
     world.hold_next(None);
     assert!(acked.is_empty(), "{acked:?} acknowledged while the frame of {first} is not durable");
     store.flush().unwrap();
@@ -97,8 +102,9 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
     assert!(acked > 0, "nothing acknowledged in the end");
 }
 
-/// What a frame held stays in memory until it is in its place, after it was acknowledged. Whoever would bring the next
-/// transaction may wait for that memory: so the owner is told again when it can be had.
+/// What a frame held stays in memory until it is in its place, after it was acknowledged. Whoever
+/// would bring the next transaction may wait for that memory: so the owner is told again when it
+/// can be had.
 #[test]
 pub(crate) fn the_owner_is_told_when_payloads_need_their_memory_no_more() {
     let pool = PayloadPool::new(16 << 10);

@@ -11,8 +11,12 @@ use proptest::prelude::*;
 fn random_options(rng: &mut Rng) -> [(i64, PoolOptions); 2] {
     use crate::{Algorithm, Checksum, CompressionMode};
     let mut one = || PoolOptions {
-        mode: [CompressionMode::None, CompressionMode::Passive, CompressionMode::Aggressive, CompressionMode::Force]
-            [rng.below(4) as usize],
+        mode: [
+            CompressionMode::None,
+            CompressionMode::Passive,
+            CompressionMode::Aggressive,
+            CompressionMode::Force,
+        ][rng.below(4) as usize],
         algorithm: [Algorithm::Lz4, Algorithm::Zstd, Algorithm::Snappy][rng.below(3) as usize],
         checksum: [Checksum::Crc32c, Checksum::Xxhash64][rng.below(2) as usize],
         max_blob: [16 << 10, 40_000, 64 << 10, 1 << 20][rng.below(4) as usize],
@@ -74,7 +78,8 @@ impl Run {
             Ok(_) => self.model.apply(&txn),
             // No effect, then.
             Err(StoreError::NoSpace { .. }) => {}
-            Err(StoreError::Io { action: "read", .. } | StoreError::Unreadable { .. }) if faulty => {}
+            Err(StoreError::Io { action: "read", .. } | StoreError::Unreadable { .. })
+                if faulty => {}
             // The checkpoint's read failed: it stopped, and what it had is in the journal.
             Err(StoreError::Poisoned(_)) if faulty => {}
             Err(e) => panic!("{what}: {e}"),
@@ -118,11 +123,17 @@ impl Run {
 
 /// Runs the steps that follow from `steps` and compares with the model.
 pub(crate) fn run(setting: &Setting, steps: &[u64]) {
-    let opts = StoreOptions { size: setting.size, journal_size: setting.journal, cache_bytes: setting.cache, ..tiny() };
+    let opts = StoreOptions {
+        size: setting.size,
+        journal_size: setting.journal,
+        cache_bytes: setting.cache,
+        ..tiny()
+    };
     let world = if setting.single { create_single(&opts) } else { create(&opts) };
     world.set_cold(setting.cold);
     let options = random_options(&mut Rng(steps.len() as u64));
-    let mut run = Run { world, opts, store: None, model: Model::default(), options, big: setting.big };
+    let mut run =
+        Run { world, opts, store: None, model: Model::default(), options, big: setting.big };
     run.reopen();
     for (n, seed) in steps.iter().enumerate() {
         run.step(n as u64 + 1, *seed);
@@ -146,8 +157,16 @@ fn setting(big: bool) -> impl Strategy<Value = Setting> {
     let sizes = if big { vec![32 << 20, 3 << 20] } else { vec![8 << 20, 1 << 20, 256 << 10] };
     let caches = prop_oneof![Just(0), Just(16 << 10), Just(48 << 10), Just(1 << 20)];
     let journals = prop_oneof![Just(256 << 10), Just(1 << 20)];
-    (proptest::sample::select(sizes), journals, caches, any::<bool>(), any::<bool>())
-        .prop_map(move |(size, journal, cache, single, cold)| Setting { size, journal, cache, single, big, cold })
+    (proptest::sample::select(sizes), journals, caches, any::<bool>(), any::<bool>()).prop_map(
+        move |(size, journal, cache, single, cold)| Setting {
+            size,
+            journal,
+            cache,
+            single,
+            big,
+            cold,
+        },
+    )
 }
 
 proptest! {
@@ -175,7 +194,13 @@ proptest! {
 
 #[test]
 fn thousands_of_transactions_wrap_the_journal_many_times_and_match_the_model() {
-    let setting =
-        Setting { size: 8 << 20, journal: 256 << 10, cache: 48 << 10, single: false, big: false, cold: false };
+    let setting = Setting {
+        size: 8 << 20,
+        journal: 256 << 10,
+        cache: 48 << 10,
+        single: false,
+        big: false,
+        cold: false,
+    };
     run(&setting, &steps(7, 3000));
 }

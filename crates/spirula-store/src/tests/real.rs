@@ -16,7 +16,8 @@ impl Dir {
     fn new(name: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("spirula-store-{}-{n}-{name}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("spirula-store-{}-{n}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         Self(dir)
     }
@@ -108,7 +109,10 @@ fn churn(io: Io) {
             let i = rng.below(40);
             let (seed, len) = latest[i as usize];
             if seed > 0 {
-                assert_eq!(store.read_blocking(&object(i), 0, u64::MAX).unwrap().unwrap(), pattern(seed, len));
+                assert_eq!(
+                    store.read_blocking(&object(i), 0, u64::MAX).unwrap().unwrap(),
+                    pattern(seed, len)
+                );
             }
         }
     }
@@ -116,7 +120,10 @@ fn churn(io: Io) {
     let store = open(&dir.0, &opts).unwrap();
     for (i, (seed, len)) in latest.iter().enumerate() {
         if *seed > 0 {
-            assert_eq!(store.read_blocking(&object(i as u64), 0, u64::MAX).unwrap().unwrap(), pattern(*seed, *len));
+            assert_eq!(
+                store.read_blocking(&object(i as u64), 0, u64::MAX).unwrap().unwrap(),
+                pattern(*seed, *len)
+            );
         }
     }
     // The KV does not keep what was trimmed.
@@ -179,10 +186,16 @@ fn prepare_overwrites_nothing_but_what_it_is_told_to() {
         let e = prepare(&[&journal]).unwrap_err().to_string();
         assert!(e.contains(word) && e.contains("--force"), "{e}");
         assert!(std::fs::read(&disk).unwrap() == before, "written");
-        assert!(std::fs::read(&journal).unwrap().iter().all(|b| *b == 0), "the journal was written");
+        assert!(
+            std::fs::read(&journal).unwrap().iter().all(|b| *b == 0),
+            "the journal was written"
+        );
     }
     let made = prepare(&[&disk]).unwrap();
-    assert_eq!((made.data_size, made.journal_size), ((16 << 20) - (128 << 10), (16 << 20) - (128 << 10)));
+    assert_eq!(
+        (made.data_size, made.journal_size),
+        ((16 << 20) - (128 << 10), (16 << 20) - (128 << 10))
+    );
     let e = prepare(&[]).unwrap_err().to_string();
     assert!(e.contains("holds the main device of osd.3"), "{e}");
     let e = prepare(&[&disk]).unwrap_err().to_string();

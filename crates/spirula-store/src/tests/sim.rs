@@ -456,7 +456,9 @@ impl World {
         let mut w = self.lock();
         let wanted = if short { &data[..data.len() / 1024 * 512] } else { &data };
         w.devices[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        w.bad.take_if(|(d, r)| *d == dev && offset <= r.start && r.end <= offset + wanted.len() as u64);
+        w.bad.take_if(|(d, r)| {
+            *d == dev && offset <= r.start && r.end <= offset + wanted.len() as u64
+        });
         if let Some(under) = &mut w.under {
             under[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
         }
@@ -465,7 +467,12 @@ impl World {
         }
         if w.recording {
             let number = w.events.len();
-            w.events.push(Event::Write { dev, offset: offset as usize, data: Arc::new(data), durable });
+            w.events.push(Event::Write {
+                dev,
+                offset: offset as usize,
+                data: Arc::new(data),
+                durable,
+            });
             if durable {
                 // Others may come between.
                 drop(w);

@@ -110,7 +110,11 @@ fn whole(n: u64, len: usize, pairs: u64) -> Transaction {
     t.object(&o, ObjectOp::SetAttrs(vec![("_".into(), pattern(n, 250))]));
     let pair = |k: u64| (Bytes::from(format!("key-{k}")), pattern(n + k, 80));
     t.object(&o, ObjectOp::OmapSet((0..pairs).map(pair).collect()));
-    t.meta.push(MetaOp::LogAppend { pg: PgId::new(1, 0), version: EVersion::new(1, n + 1), entry: pattern(n, 150) });
+    t.meta.push(MetaOp::LogAppend {
+        pg: PgId::new(1, 0),
+        version: EVersion::new(1, n + 1),
+        entry: pattern(n, 150),
+    });
     t
 }
 
@@ -138,7 +142,8 @@ fn full_and_fragmented_devices_are_filled_again_and_again_and_every_delete_succe
         let mut next = 0;
         for round in 0..5 {
             let what = format!("one device: {single}, round {round}");
-            let sizes: &[usize] = [&[4096, 30_000][..], &[12_288, 4096, 70_000], &[4096]][round % 3];
+            let sizes: &[usize] =
+                [&[4096, 30_000][..], &[12_288, 4096, 70_000], &[4096]][round % 3];
             let had = fill(&mut store, &mut model, &mut next, sizes, &what);
             // On one device data leaves, once in pieces, no chunks for more metadata, and that
             // may be what ends a round early, at a point that depends on the checkpoints.
@@ -177,7 +182,12 @@ pub(crate) fn metadata_that_fills_its_device_is_refused_and_can_be_deleted() {
             let mut had = 0;
             loop {
                 next += 1;
-                if !fits(&mut store, &mut model, &whole(next, 0, [60, 60, 500][next as usize % 3]), &what) {
+                if !fits(
+                    &mut store,
+                    &mut model,
+                    &whole(next, 0, [60, 60, 500][next as usize % 3]),
+                    &what,
+                ) {
                     break;
                 }
                 had += 1;
@@ -227,8 +237,9 @@ fn delete_shown(o: &HObject) -> Transaction {
     t
 }
 
-/// Where there is no room for metadata, objects of an erasure-coded pool can be deleted and deletions be undone all the
-/// same, and no checkpoint fails for them: even if nothing of what is kept goes before all is deleted.
+/// Where there is no room for metadata, objects of an erasure-coded pool can be deleted and
+/// deletions be undone all the same, and no checkpoint fails for them: even if nothing of what is
+/// kept goes before all is deleted.
 #[test]
 pub(crate) fn erasure_coded_deletions_and_their_undoing_need_no_room_for_metadata() {
     for (single, all) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -237,7 +248,12 @@ pub(crate) fn erasure_coded_deletions_and_their_undoing_need_no_room_for_metadat
         let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
         let (what, mut next) = (format!("one device: {single}, all at once: {all}"), 0);
         // Small objects, so that names are much of it.
-        while fits(&mut store, &mut model, &whole(next, if next % 16 == 0 { 3000 } else { 0 }, next % 3), &what) {
+        while fits(
+            &mut store,
+            &mut model,
+            &whole(next, if next % 16 == 0 { 3000 } else { 0 }, next % 3),
+            &what,
+        ) {
             next += 1;
         }
         assert!(next > 100, "{what}: {next} objects");
@@ -253,7 +269,8 @@ pub(crate) fn erasure_coded_deletions_and_their_undoing_need_no_room_for_metadat
                 version: EVersion::new(2, n as u64 + 1),
                 entry: pattern(n as u64, 150),
             });
-            t.meta.push(MetaOp::LogTrim { pg: PgId::new(1, 0), to: EVersion::new(1, n as u64 + 1) });
+            t.meta
+                .push(MetaOp::LogTrim { pg: PgId::new(1, 0), to: EVersion::new(1, n as u64 + 1) });
             must(&mut store, &mut model, &t, &what);
             if n % 10 == 0 {
                 let mut back = Transaction::default();
@@ -278,16 +295,20 @@ pub(crate) fn erasure_coded_deletions_and_their_undoing_need_no_room_for_metadat
 
 fn pair(n: u64, len: usize) -> Transaction {
     let mut t = Transaction::default();
-    t.object(&object(n), ObjectOp::OmapSet(vec![(Bytes::from(format!("key-{n}")), pattern(n, len))]));
+    t.object(
+        &object(n),
+        ObjectOp::OmapSet(vec![(Bytes::from(format!("key-{n}")), pattern(n, len))]),
+    );
     t
 }
 
-/// Large records between two checkpoints: what one of them was promised neither another nor data gets, and the
-/// checkpoint stores them all.
+/// Large records between two checkpoints: what one of them was promised neither another nor data
+/// gets, and the checkpoint stores them all.
 #[test]
 pub(crate) fn room_for_large_records_is_promised_once() {
     // Nothing makes a checkpoint due.
-    let opts = StoreOptions { size: 48 << 20, journal_size: 4 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 48 << 20, journal_size: 4 << 20, cache_bytes: 256 << 20, ..tiny() };
     let world = create_single(&opts);
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
     let what = "large records";
@@ -301,7 +322,10 @@ pub(crate) fn room_for_large_records_is_promised_once() {
     for (n, len) in [(100, 1 << 20), (200, 4096)] {
         for i in 0.. {
             let mut t = Transaction::default();
-            t.object(&object(n + i / 100), ObjectOp::Write { offset: i % 100 * len as u64, data: pattern(i, len) });
+            t.object(
+                &object(n + i / 100),
+                ObjectOp::Write { offset: i % 100 * len as u64, data: pattern(i, len) },
+            );
             match store.try_submit(&t, &Packed::default()) {
                 Ok(_) => model.apply(&t),
                 Err(StoreError::NoSpace { .. }) => break,
@@ -313,8 +337,9 @@ pub(crate) fn room_for_large_records_is_promised_once() {
     model.check(&mut store, what);
 }
 
-/// What the last transaction frees is told as free when it is, though no other transaction comes: its blocks may be written after it was
-/// acknowledged, and whoever looks at the space then sees it all the same.
+/// What the last transaction frees is told as free when it is, though no other transaction comes:
+/// its blocks may be written after it was acknowledged, and whoever looks at the space then sees it
+/// all the same.
 #[test]
 fn what_the_last_transaction_frees_is_told_as_free() {
     let opts = StoreOptions { size: 32 << 20, ..tiny() };
@@ -334,11 +359,13 @@ fn what_the_last_transaction_frees_is_told_as_free() {
     }
 }
 
-/// Blocks with changes beside the journal are free after the next checkpoint: who needs them waits for it.
+/// Blocks with changes beside the journal are free after the next checkpoint: who needs them waits
+/// for it.
 #[test]
 pub(crate) fn what_is_beside_the_journal_is_waited_for() {
     // Nothing makes a checkpoint due.
-    let opts = StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
     let world = create_single(&opts);
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
     for n in 0..6 {
@@ -357,17 +384,21 @@ pub(crate) fn what_is_beside_the_journal_is_waited_for() {
             break;
         }
     }
-    assert!(store.beside.is_empty() && store.booked.is_empty(), "no space, and some is held for what is over");
+    assert!(
+        store.beside.is_empty() && store.booked.is_empty(),
+        "no space, and some is held for what is over"
+    );
     reopened(store, &world, &opts, &model, "beside");
 }
 
-/// Fills a device at random with data, omaps, attributes and long keys until nothing fits, whatever its size; then all
-/// that removes or cuts is done, in any order.
+/// Fills a device at random with data, omaps, attributes and long keys until nothing fits, whatever
+/// its size; then all that removes or cuts is done, in any order.
 pub(crate) fn recovers_by_deletion(seed: u64) {
     let what = format!("seed {seed}");
     println!("{what}");
     let mut rng = Rng(seed * 7 + 1);
-    let (size, cache) = [(6 << 20, 48 << 10), (20 << 20, 256 << 10), (40 << 20, 4 << 20)][rng.below(3) as usize];
+    let (size, cache) =
+        [(6 << 20, 48 << 10), (20 << 20, 256 << 10), (40 << 20, 4 << 20)][rng.below(3) as usize];
     let opts = StoreOptions { size, cache_bytes: cache, ..tiny() };
     let world = if rng.below(4) > 0 { create_single(&opts) } else { create(&opts) };
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
@@ -378,7 +409,8 @@ pub(crate) fn recovers_by_deletion(seed: u64) {
             next += 1;
             let n = rng.below(60);
             let small = refused > 20;
-            let len = |rng: &mut Rng, most: u64| 1 + rng.below(if small { 4096 } else { most }) as usize;
+            let len =
+                |rng: &mut Rng, most: u64| 1 + rng.below(if small { 4096 } else { most }) as usize;
             let mut t = Transaction::default();
             let op = match rng.below(10) {
                 0..5 => {
@@ -388,7 +420,9 @@ pub(crate) fn recovers_by_deletion(seed: u64) {
                 5..7 => {
                     let pairs = 1 + rng.below(if small { 2 } else { 300 });
                     ObjectOp::OmapSet(
-                        (0..pairs).map(|k| (Bytes::from(format!("key-{next}-{k}")), pattern(k, 100))).collect(),
+                        (0..pairs)
+                            .map(|k| (Bytes::from(format!("key-{next}-{k}")), pattern(k, 100)))
+                            .collect(),
                     )
                 }
                 7 => {
@@ -400,7 +434,10 @@ pub(crate) fn recovers_by_deletion(seed: u64) {
                 }
                 8 => {
                     let v = len(&mut rng, 60_000);
-                    ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{}", next % 5)), pattern(next, v))])
+                    ObjectOp::SetAttrs(vec![(
+                        Bytes::from(format!("a{}", next % 5)),
+                        pattern(next, v),
+                    )])
                 }
                 _ => ObjectOp::Zero { offset: rng.below(1 << 20), length: 1 + rng.below(100_000) },
             };
@@ -457,7 +494,8 @@ fn a_full_store_recovers_by_deletion_whatever_filled_it() {
     (0..10).for_each(recovers_by_deletion);
 }
 
-/// Freed space waits to be given back to the host; what was taken again of it by then is left alone.
+/// Freed space waits to be given back to the host; what was taken again of it by then is left
+/// alone.
 #[test]
 pub(crate) fn space_that_was_taken_again_is_not_given_back() {
     let opts = StoreOptions { size: 8 << 20, ..tiny() };
@@ -472,7 +510,9 @@ pub(crate) fn space_that_was_taken_again_is_not_given_back() {
     // What waits, though it was taken again: a large one, and a part of another.
     let blocks = store.alloc().blocks();
     let used: Vec<_> = (0..blocks).filter(|b| store.alloc().holds_data(*b)).collect();
-    let runs = used.chunk_by(|a, b| a + 1 == *b).map(|r| crate::alloc::PhysRun { start: r[0], len: r.len() as u64 });
+    let runs = used
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|r| crate::alloc::PhysRun { start: r[0], len: r.len() as u64 });
     runs.for_each(|run| store.holes.freed(run, true));
     while store.holes.any() {
         store.holes.step();
@@ -563,7 +603,10 @@ fn what_is_freed_in_small_pieces_goes_back_together() {
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
     for n in 1..=600 {
         let mut t = Transaction::default();
-        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n * 3 + 1, BLOCK as usize) });
+        t.object(
+            &object(n),
+            ObjectOp::Write { offset: 0, data: pattern(n * 3 + 1, BLOCK as usize) },
+        );
         must(&mut store, &mut model, &t, "written");
     }
     store.flush().unwrap();
@@ -577,7 +620,11 @@ fn what_is_freed_in_small_pieces_goes_back_together() {
     while store.holes.any() {
         store.holes.step();
     }
-    assert!(kept_though_free(&store) < 300, "{} blocks are kept from the host", kept_though_free(&store));
+    assert!(
+        kept_though_free(&store) < 300,
+        "{} blocks are kept from the host",
+        kept_though_free(&store)
+    );
 }
 
 /// Changes too large for the journal lie in space of their own until a checkpoint.
@@ -667,7 +714,8 @@ fn what_is_just_given_back_is_missed_by_nobody() {
     devices.main = Arc::new(Slow(devices.main, Mutex::new((began, gone))));
     let layout = Layout::read(&devices, Some(IDENTITY)).unwrap();
     let none = || Box::new(|e: StoreError| panic!("{e}"));
-    let mut store = Store::open_layout(layout, Vec::new(), &opts, Box::new(|_| {}), none()).unwrap();
+    let mut store =
+        Store::open_layout(layout, Vec::new(), &opts, Box::new(|_| {}), none()).unwrap();
     let all = store.alloc().free();
     store.holes.freed(PhysRun { start: 0, len: 400 }, true);
     let holes = store.holes.clone();
@@ -697,7 +745,8 @@ fn what_is_just_given_back_is_missed_by_nobody() {
 #[test]
 fn what_no_checkpoint_can_make_room_for_is_refused_at_once() {
     // Nothing makes a checkpoint due.
-    let opts = StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let opts =
+        StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
     let world = create_single(&opts);
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
     let mut t = Transaction::default();

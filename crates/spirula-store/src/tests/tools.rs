@@ -73,7 +73,10 @@ fn every_flipped_bit_in_live_data_or_metadata_is_found() {
         let world = World::from_image(sound.clone());
         world.edit(dev, |d| d[(at + bit / 8) as usize] ^= 1 << (bit % 8));
         let found = problems(&world, &opts);
-        assert!(found.iter().any(|p| p.contains("checksum")), "block at {at}, bit {bit}: {found:?}");
+        assert!(
+            found.iter().any(|p| p.contains("checksum")),
+            "block at {at}, bit {bit}: {found:?}"
+        );
     }
     // Pages in use by the tree: found by damaging everything a page at a time.
     let meta = sound.devices[2].len() / 4096;
@@ -88,10 +91,14 @@ fn every_flipped_bit_in_live_data_or_metadata_is_found() {
     }
     let store = open(&World::from_image(sound), &opts).unwrap();
     let live = stats(&store).unwrap().metadata_live / 4096;
-    assert!(told >= live.saturating_sub(1) && pages >= told, "{told} of {pages} damaged pages told, {live} are live");
+    assert!(
+        told >= live.saturating_sub(1) && pages >= told,
+        "{told} of {pages} damaged pages told, {live} are live"
+    );
 }
 
-/// An erasure-coded pool's shards share blocks with what undoes their changes, whichever goes first.
+/// An erasure-coded pool's shards share blocks with what undoes their changes, whichever goes
+/// first.
 #[test]
 fn what_shards_share_counts_once_for_their_pool() {
     let opts = tiny();
@@ -182,7 +189,9 @@ fn export_and_import_carry_everything_and_damage_is_refused_before_anything_is_w
         assert!(matches!(e, StoreError::Refused { .. }), "{e}");
         assert_eq!(store.last_seq(), 0);
     }
-    assert!(target.image().devices[2].bytes().split_off(crate::superblock::HEADER as usize) == before);
+    assert!(
+        target.image().devices[2].bytes().split_off(crate::superblock::HEADER as usize) == before
+    );
     let mut copy = open(&target, &opts).unwrap();
     let done = import(&mut copy, || Ok(stream.as_slice())).unwrap();
     assert_eq!((done.objects, done.data, done.pg), (out.objects, out.data, None));
@@ -204,7 +213,11 @@ fn export_of_one_pg_holds_its_objects_record_and_log_and_skips_what_is_bad_if_to
         t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 9000) });
         let pg = object(n).pg(8);
         t.meta.push(MetaOp::Set { key: format!("pg.{pg}").into(), value: "info".into() });
-        t.meta.push(MetaOp::LogAppend { pg, version: spirula_types::EVersion::new(1, n + 1), entry: pattern(n, 50) });
+        t.meta.push(MetaOp::LogAppend {
+            pg,
+            version: spirula_types::EVersion::new(1, n + 1),
+            entry: pattern(n, 50),
+        });
         store.submit(t).unwrap();
     }
     store.flush().unwrap();
@@ -213,12 +226,17 @@ fn export_of_one_pg_holds_its_objects_record_and_log_and_skips_what_is_bad_if_to
     let mine: Vec<_> = (0..60).map(object).filter(|o| o.pool == 1 && o.pg(8) == pg).collect();
     assert!(mine.len() > 1);
     let mut stream = Vec::new();
-    assert_eq!(export(&store, Some(&filter), Bad::Refuse, &mut stream).unwrap().objects, mine.len() as u64);
+    assert_eq!(
+        export(&store, Some(&filter), Bad::Refuse, &mut stream).unwrap().objects,
+        mine.len() as u64
+    );
     let target = create(&opts);
     let mut copy = open(&target, &opts).unwrap();
     assert_eq!(import(&mut copy, || Ok(stream.as_slice())).unwrap().pg, Some(pg));
     assert_eq!(
-        copy.list(&spirula_types::HObject::min(), &spirula_types::HObject::max(), 100).unwrap().len(),
+        copy.list(&spirula_types::HObject::min(), &spirula_types::HObject::max(), 100)
+            .unwrap()
+            .len(),
         mine.len()
     );
     assert_eq!(copy.log_entries(pg).unwrap(), store.log_entries(pg).unwrap());
@@ -229,7 +247,10 @@ fn export_of_one_pg_holds_its_objects_record_and_log_and_skips_what_is_bad_if_to
     let head = store.onode(&mine[0]).unwrap().unwrap();
     let block = head.inline.as_ref().unwrap().device_runs().next().unwrap().start;
     world.edit_data(|d| d[(block * BLOCK) as usize + 9] ^= 1);
-    assert!(matches!(export(&store, Some(&filter), Bad::Refuse, &mut Vec::new()), Err(StoreError::Checksum { .. })));
+    assert!(matches!(
+        export(&store, Some(&filter), Bad::Refuse, &mut Vec::new()),
+        Err(StoreError::Checksum { .. })
+    ));
     let out = export(&store, Some(&filter), Bad::Skip, &mut Vec::new()).unwrap();
     assert_eq!((out.objects, out.left_out.len()), (mine.len() as u64 - 1, 1));
     assert_eq!(out.left_out[0].0, mine[0]);

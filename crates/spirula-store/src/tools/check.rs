@@ -188,7 +188,8 @@ impl Checker<'_> {
                 add(seg.usage());
                 let who = name.to_string();
                 self.owned(&who, pool_of(name), o.shared, seg);
-                seg.mapped(0, SEGMENT_BLOCKS).for_each(|(at, piece)| self.content(name, o.size, at, &piece));
+                seg.mapped(0, SEGMENT_BLOCKS)
+                    .for_each(|(at, piece)| self.content(name, o.size, at, &piece));
             }
             None => {
                 self.map(&name.to_string(), pool_of(name), o.id, o.base, o.own, o.shared)?;
@@ -196,7 +197,9 @@ impl Checker<'_> {
                     let view = View::of(self.store, &o, n, WHOLE)?;
                     add(view.usage());
                     if o.sums.is_some_and(|kind| view.has_other_sums(kind)) {
-                        self.found.problem(format!("{name} has checksums of another kind than its record says"));
+                        self.found.problem(format!(
+                            "{name} has checksums of another kind than its record says"
+                        ));
                     }
                     let base = u64::from(n) * SEGMENT_BLOCKS;
                     view.each(|at, piece| self.content(name, o.size, base + at, &piece));
@@ -204,11 +207,14 @@ impl Checker<'_> {
             }
         }
         if o.compressed.is_some_and(|n| n != compressed) {
-            self.found.problem(format!("{name} has {compressed} compressed blocks, its record says otherwise"));
+            self.found.problem(format!(
+                "{name} has {compressed} compressed blocks, its record says otherwise"
+            ));
         }
         if mapped != o.blocks || allocated != o.allocated {
             self.found.problem(format!(
-                "{name} has {mapped} blocks mapped and {allocated} allocated, its record says {} and {}",
+                "{name} has {mapped} blocks mapped and {allocated} allocated, its record says {} \
+                    and {}",
                 o.blocks, o.allocated
             ));
         }
@@ -233,7 +239,9 @@ impl Checker<'_> {
         if o.told {
             self.names.insert(o.name);
         }
-        if o.depth != 0 && maps::chain(self.store, o.base).try_fold(0, |n, l| l.map(|_| n + 1))? > o.depth {
+        if o.depth != 0
+            && maps::chain(self.store, o.base).try_fold(0, |n, l| l.map(|_| n + 1))? > o.depth
+        {
             self.found.problem(format!("{name} lies over more than {} layers", o.depth));
         }
         self.children.entry(o.base).or_default().join(o.name);
@@ -252,7 +260,15 @@ impl Checker<'_> {
     }
 
     /// The records of one map and what they own.
-    fn map(&mut self, who: &str, pool: i64, map: u64, base: u64, own: u64, shared: bool) -> Result<()> {
+    fn map(
+        &mut self,
+        who: &str,
+        pool: i64,
+        map: u64,
+        base: u64,
+        own: u64,
+        shared: bool,
+    ) -> Result<()> {
         if !self.ids.insert(map) {
             self.found.problem(format!("{who} has the map {map} of another one"));
         }
@@ -271,8 +287,10 @@ impl Checker<'_> {
     /// Layers are below something, and know below what.
     fn layers(&mut self) -> Result<()> {
         let layers = [Some(&self.store.active), self.store.frozen.as_ref().map(|f| &*f.overlay)];
-        let mut names: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.layers.keys().copied()).collect();
-        let mut named: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.named.keys().copied()).collect();
+        let mut names: BTreeSet<u64> =
+            layers.into_iter().flatten().flat_map(|o| o.layers.keys().copied()).collect();
+        let mut named: BTreeSet<u64> =
+            layers.into_iter().flatten().flat_map(|o| o.named.keys().copied()).collect();
         for (tag, all) in [(b'Y', &mut names), (b'N', &mut named)] {
             for pair in self.store.meta.range(&[tag], &[tag + 1]) {
                 all.extend(id_of(&pair?.0));
@@ -287,7 +305,10 @@ impl Checker<'_> {
             self.map(&format!("layer {name}"), pool, l.map, l.base, l.own, l.shared)?;
             let is = self.children.get(&name).copied().unwrap_or_default();
             if is != (Children { count: l.children, names: l.names }) || is.count < 2 {
-                self.found.problem(format!("layer {name} is below {}, it counts {}", is.count, l.children));
+                self.found.problem(format!(
+                    "layer {name} is below {}, it counts {}",
+                    is.count, l.children
+                ));
             }
         }
         for name in named {
@@ -303,7 +324,10 @@ impl Checker<'_> {
         let blocks = self.store.alloc().blocks();
         for run in seg.device_runs() {
             if run.start.checked_add(run.len).is_none_or(|end| end > blocks) {
-                self.found.problem(format!("{who} refers to blocks {}+{} behind the end", run.start, run.len));
+                self.found.problem(format!(
+                    "{who} refers to blocks {}+{} behind the end",
+                    run.start, run.len
+                ));
                 return;
             }
             for b in run.start..run.start + run.len {
@@ -335,7 +359,8 @@ impl Checker<'_> {
                 }
             }
             Err(StoreError::Checksum { offset, .. }) => {
-                self.found.problem(format!("{name} does not match its checksum at offset {offset}"));
+                self.found
+                    .problem(format!("{name} does not match its checksum at offset {offset}"));
             }
             Err(e) => self.found.problem(format!("{name} cannot be read at offset {offset}: {e}")),
         }
@@ -346,7 +371,9 @@ impl Checker<'_> {
         let (mut from, until) = (vec![b'S'], vec![b'S' + 1]);
         while let Some(pair) = self.store.meta.range(&from, &until).next() {
             let (key, _) = pair?;
-            let Some(id) = id_of(&key) else { return Err(StoreError::corrupt("segment key too short")) };
+            let Some(id) = id_of(&key) else {
+                return Err(StoreError::corrupt("segment key too short"));
+            };
             // Removed since the checkpoint, perhaps.
             let mut numbers = BTreeSet::new();
             if !self.ids.contains(&id) {
@@ -354,7 +381,9 @@ impl Checker<'_> {
             }
             for n in numbers {
                 if self.store.segment(id, n)?.is_some() {
-                    self.found.problem(format!("segment {n} of onode {id} belongs to no object or layer"));
+                    self.found.problem(format!(
+                        "segment {n} of onode {id} belongs to no object or layer"
+                    ));
                 }
             }
             from = keys::prefix_end(&keys::segment_prefix(id));
@@ -365,7 +394,8 @@ impl Checker<'_> {
     /// Omap pairs and headers belong to objects, or await deletion.
     fn omap_ids(&mut self) -> Result<()> {
         let layers = [Some(&self.store.active), self.store.frozen.as_ref().map(|f| &*f.overlay)];
-        let mut dead: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.dead.iter().copied()).collect();
+        let mut dead: BTreeSet<u64> =
+            layers.into_iter().flatten().flat_map(|o| o.dead.iter().copied()).collect();
         for pair in self.store.meta.range(b"D", b"E") {
             dead.extend(id_of(&pair?.0));
         }
@@ -373,7 +403,9 @@ impl Checker<'_> {
             let (mut from, until) = (vec![tag], vec![tag + 1]);
             while let Some(pair) = self.store.meta.range(&from, &until).next() {
                 let (key, _) = pair?;
-                let Some(id) = id_of(&key) else { return Err(StoreError::corrupt("omap key too short")) };
+                let Some(id) = id_of(&key) else {
+                    return Err(StoreError::corrupt("omap key too short"));
+                };
                 if !self.omaps.contains_key(&id) && !dead.contains(&id) {
                     self.found.problem(format!("omap {id} belongs to no object"));
                 }
@@ -388,7 +420,8 @@ impl Checker<'_> {
     /// Omaps have as many owners as are counted.
     fn omap_owners(&mut self) -> Result<()> {
         let layers = [Some(&self.store.active), self.store.frozen.as_ref().map(|f| &*f.overlay)];
-        let mut ids: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.omap_owners.keys().copied()).collect();
+        let mut ids: BTreeSet<u64> =
+            layers.into_iter().flatten().flat_map(|o| o.omap_owners.keys().copied()).collect();
         for pair in self.store.meta.range(b"G", b"H") {
             ids.extend(id_of(&pair?.0));
         }
@@ -397,10 +430,14 @@ impl Checker<'_> {
             let (is, marked) = self.omaps.get(&id).copied().unwrap_or((0, true));
             let says = self.store.stored_omap_owners(id)?;
             if is.saturating_sub(1) != says {
-                self.found.problem(format!("omap {id} is of {is} objects, {says} more than one are counted"));
+                self.found.problem(format!(
+                    "omap {id} is of {is} objects, {says} more than one are counted"
+                ));
             }
             if is > 1 && !marked {
-                self.found.problem(format!("omap {id} is of several objects, one of which does not know"));
+                self.found.problem(format!(
+                    "omap {id} is of several objects, one of which does not know"
+                ));
             }
         }
         Ok(())
@@ -423,10 +460,13 @@ impl Checker<'_> {
         }
         let all: BTreeSet<u64> = counted.keys().chain(self.owners.more.keys()).copied().collect();
         for b in all {
-            let (is, says) =
-                (self.owners.more.get(&b).copied().unwrap_or_default(), counted.get(&b).copied().unwrap_or_default());
+            let (is, says) = (
+                self.owners.more.get(&b).copied().unwrap_or_default(),
+                counted.get(&b).copied().unwrap_or_default(),
+            );
             if is != says {
-                self.found.problem(format!("block {b} has {is} further owners, its count says {says}"));
+                self.found
+                    .problem(format!("block {b} has {is} further owners, its count says {says}"));
             }
         }
         for b in std::mem::take(&mut self.owners.unmarked) {
@@ -436,14 +476,18 @@ impl Checker<'_> {
     }
 
     fn allocation(&mut self, blocks: u64) {
-        let freed: BTreeSet<u64> = self.store.held_back().into_iter().flat_map(|r| r.start..r.start + r.len).collect();
+        let freed: BTreeSet<u64> =
+            self.store.held_back().into_iter().flat_map(|r| r.start..r.start + r.len).collect();
         let store = self.store;
         let alloc = store.alloc();
         for b in 0..blocks {
             match (self.owners.has(b), alloc.holds_data(b)) {
-                (true, false) => self.found.problem(format!("block {b} holds data but is not allocated")),
+                (true, false) => {
+                    self.found.problem(format!("block {b} holds data but is not allocated"))
+                }
                 (false, true) if !freed.contains(&b) => {
-                    self.found.problem(format!("block {b} is allocated but holds nothing (leaked)"));
+                    self.found
+                        .problem(format!("block {b} is allocated but holds nothing (leaked)"));
                 }
                 _ => {}
             }

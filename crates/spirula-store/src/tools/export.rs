@@ -126,7 +126,12 @@ impl Out<'_> {
 /// # Errors
 /// [`StoreError::Io`] of writing; with [`Bad::Refuse`] also [`StoreError::Checksum`] and
 /// others of reading.
-pub fn export(store: &Store, filter: Option<&Filter>, bad: Bad, w: &mut dyn Write) -> Result<Exported> {
+pub fn export(
+    store: &Store,
+    filter: Option<&Filter>,
+    bad: Bad,
+    w: &mut dyn Write,
+) -> Result<Exported> {
     w.write_all(MAGIC).map_err(io("write"))?;
     let mut out = Out { w, records: 0 };
     let i = store.identity();
@@ -220,7 +225,9 @@ fn object(store: &Store, name: &HObject, out: &mut Out<'_>) -> Result<u64> {
     }
     let mut after: Option<Bytes> = None;
     loop {
-        let page = store.omap_range(name, after.as_deref(), b"", 10_000, STEP as usize)?.unwrap_or_default();
+        let page = store
+            .omap_range(name, after.as_deref(), b"", 10_000, STEP as usize)?
+            .unwrap_or_default();
         if !page.pairs.is_empty() {
             out.pairs(OMAP, &page.pairs)?;
         }
@@ -273,7 +280,12 @@ fn decode(kind: u8, body: Bytes) -> Result<Item> {
             META => Item::Meta(d.get()?),
             LOG => Item::Log(d.get()?, d.list(16, |d| Ok((d.get()?, d.get()?)))?),
             END => Item::End { objects: d.u64()?, data: d.u64()?, records: d.u64()? },
-            k => return Err(spirula_encoding::DecodeError::Value { what: "kind of record", value: i64::from(k) }),
+            k => {
+                return Err(spirula_encoding::DecodeError::Value {
+                    what: "kind of record",
+                    value: i64::from(k),
+                });
+            }
         })
     };
     parse().map_err(|e| damaged(format!("holds a record that makes no sense: {e}")))
@@ -318,7 +330,8 @@ fn records(r: &mut dyn Read, mut each: impl FnMut(Item) -> Result<()>) -> Result
             (Item::End { objects, data, records }, Some(f)) => {
                 if (*objects, *data, *records) != (f.objects, f.data, count) {
                     return Err(damaged(format!(
-                        "holds {} objects, {} bytes and {count} records; its end says {objects}, {data} and {records}",
+                        "holds {} objects, {} bytes and {count} records; its end says {objects}, \
+                            {data} and {records}",
                         f.objects, f.data
                     )));
                 }
@@ -352,7 +365,9 @@ pub fn examine(store: &Store, mut stream: impl Read) -> Result<Imported> {
                 }
                 there
             }
-            Item::Log(pg, _) => (!store.log_entries(*pg)?.is_empty()).then(|| format!("the log of PG {pg}")),
+            Item::Log(pg, _) => {
+                (!store.log_entries(*pg)?.is_empty()).then(|| format!("the log of PG {pg}"))
+            }
             _ => None,
         };
         match clash {
@@ -360,7 +375,8 @@ pub fn examine(store: &Store, mut stream: impl Read) -> Result<Imported> {
             Some(what) => Err(StoreError::Refused {
                 file: "the store".into(),
                 why: format!("holds {what} already, which the export brings"),
-                advice: "import into a new store ('spirula osd prepare'), or remove the PG first".into(),
+                advice: "import into a new store ('spirula osd prepare'), or remove the PG first"
+                    .into(),
             }),
         }
     })
@@ -401,7 +417,8 @@ pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -
                 txn.object(&name, ObjectOp::OmapSetHeader(h));
             }
             Item::Omap(pairs) => {
-                bytes += pairs.iter().map(|(k, v)| METADATA * (k.len() + v.len() + PAIR)).sum::<usize>();
+                bytes +=
+                    pairs.iter().map(|(k, v)| METADATA * (k.len() + v.len() + PAIR)).sum::<usize>();
                 txn.object(&name, ObjectOp::OmapSet(pairs));
             }
             Item::Meta(pairs) => {

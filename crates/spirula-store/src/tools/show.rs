@@ -73,7 +73,11 @@ pub fn stats(store: &Store) -> Result<Stats> {
         fragments,
         free: runs
             .into_iter()
-            .map(|(from, (runs, blocks))| FreeRuns { from: from * BLOCK, runs, bytes: blocks * BLOCK })
+            .map(|(from, (runs, blocks))| FreeRuns {
+                from: from * BLOCK,
+                runs,
+                bytes: blocks * BLOCK,
+            })
             .collect(),
         last_seq: store.last_seq(),
         journaled: store.shared.ring_head.load(std::sync::atomic::Ordering::Acquire),
@@ -114,7 +118,9 @@ pub struct DeviceInfo {
 /// [`crate::StoreError::Refused`] if one is no device of a store.
 pub fn devices(paths: &StorePaths) -> Result<Vec<DeviceInfo>> {
     let mut all = Vec::new();
-    for path in [Some(&paths.main), paths.journal.as_ref(), paths.meta.as_ref()].into_iter().flatten() {
+    for path in
+        [Some(&paths.main), paths.journal.as_ref(), paths.meta.as_ref()].into_iter().flatten()
+    {
         let dev = crate::paths::open_device(path, Access::Shielded, crate::Io::Threads)?;
         let label = Label::read(&*dev)?;
         let sb = if label.role == Role::Main { Some(Superblock::read(&*dev)?) } else { None };
@@ -178,9 +184,16 @@ pub fn dump_object(store: &Store, name: &HObject) -> Result<Option<ObjectDump>> 
     store.for_mapped(&o, 0, o.size.div_ceil(BLOCK), |logical, piece| {
         let (block, compressed) = match &piece {
             Mapped::Plain { run, .. } => (run.start, 0),
-            Mapped::Part { blob, .. } => (blob.runs.first().map_or(0, |r| r.start), u64::from(blob.stored)),
+            Mapped::Part { blob, .. } => {
+                (blob.runs.first().map_or(0, |r| r.start), u64::from(blob.stored))
+            }
         };
-        pieces.push(Piece { offset: logical * BLOCK, length: piece.len() * BLOCK, block, compressed });
+        pieces.push(Piece {
+            offset: logical * BLOCK,
+            length: piece.len() * BLOCK,
+            block,
+            compressed,
+        });
     })?;
     let mut omap_pairs = 0;
     for pair in store.omap_keys(None, o.omap, &[], None) {

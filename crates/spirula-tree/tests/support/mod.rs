@@ -12,7 +12,8 @@ pub const CHUNK: usize = 64 * PAGE;
 const FIRST: usize = CHUNK / PAGE;
 /// Of a space in pieces, how many pages from the first on are whole.
 const WHOLE: usize = 8 * CHUNK / PAGE;
-pub const OPTIONS: Options = Options { uuid: *b"tree under test.", chunk: CHUNK as u32, cache: 256 << 10 };
+pub const OPTIONS: Options =
+    Options { uuid: *b"tree under test.", chunk: CHUNK as u32, cache: 256 << 10 };
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub type Batch = Vec<(Vec<u8>, Option<Vec<u8>>)>;
@@ -158,8 +159,9 @@ impl State {
             return None;
         }
         let window = CHUNK / PAGE;
-        (FIRST..self.taken.len())
-            .find(|p| p / window == (p + n - 1) / window && (*p..p + n).all(|page| self.is_free(page)))
+        (FIRST..self.taken.len()).find(|p| {
+            p / window == (p + n - 1) / window && (*p..p + n).all(|page| self.is_free(page))
+        })
     }
 }
 
@@ -176,10 +178,15 @@ impl PageSpace for Memory {
     }
 
     fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()> {
-        assert!(bufs.iter().all(|b| b.len().is_multiple_of(PAGE)) && at.is_multiple_of(PAGE as u64));
+        assert!(
+            bufs.iter().all(|b| b.len().is_multiple_of(PAGE)) && at.is_multiple_of(PAGE as u64)
+        );
         let (at, bytes) = (at as usize, bufs.concat());
         self.state.lock().unwrap().io(|s| {
-            assert!(s.taken[at / PAGE..(at + bytes.len()) / PAGE].iter().all(|t| *t), "not its own");
+            assert!(
+                s.taken[at / PAGE..(at + bytes.len()) / PAGE].iter().all(|t| *t),
+                "not its own"
+            );
             s.data[at..at + bytes.len()].copy_from_slice(&bytes);
             if let Some(log) = &mut s.log {
                 log.push(Op::Write { at, bytes });
@@ -252,7 +259,8 @@ impl Dice {
             0 => vec![0xff; self.below(4)],
             1 => [&vec![b'h'; 50_000 + self.below(4) * 3000][..], &[n as u8 % 4]].concat(),
             2..12 => [b"P".as_slice(), &n.to_be_bytes(), b"omap"].concat(),
-            _ => [b"Object in a pool with a long name/", format!("{n:x}").as_bytes(), &[0, 0, 2]].concat(),
+            _ => [b"Object in a pool with a long name/", format!("{n:x}").as_bytes(), &[0, 0, 2]]
+                .concat(),
         }
     }
 
@@ -270,7 +278,10 @@ impl Dice {
     }
 
     pub fn batch(&mut self, model: &Model, keys: usize, huge: usize) -> Batch {
-        let mut batch = Model::new().into_iter().map(|(k, v)| (k, Some(v))).collect::<BTreeMap<_, Option<Vec<u8>>>>();
+        let mut batch = Model::new()
+            .into_iter()
+            .map(|(k, v)| (k, Some(v)))
+            .collect::<BTreeMap<_, Option<Vec<u8>>>>();
         let n = 1 + self.below(keys);
         for _ in 0..n {
             let value = (!self.one_in(4)).then(|| self.value(huge));

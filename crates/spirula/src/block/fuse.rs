@@ -1,11 +1,14 @@
-//! An image as a file: the kernel's FUSE protocol for a file system that is one file and nothing else.
+//! An image as a file: the kernel's FUSE protocol for a file system that is one file and nothing
+//! else.
 //!
-//! The root of the file system *is* the file, mounted on a file. So there are no names and no directories, and of the protocol
-//! little is needed: attributes, open, read, write, fsync and holes. The file is opened for direct I/O: what the kernel
-//! caches is cached once, in the loop device above it.
+//! The root of the file system *is* the file, mounted on a file. So there are no names and no
+//! directories, and of the protocol little is needed: attributes, open, read, write, fsync and
+//! holes. The file is opened for direct I/O: what the kernel caches is cached once, in the loop
+//! device above it.
 //!
-//! A thread reads what the kernel wants; all else is done in the one thread of images. Bounds: the kernel has at most [`BACKGROUND`] requests under way beside those that threads wait for, each of at most
-//! [`PIECE`] bytes.
+//! A thread reads what the kernel wants; all else is done in the one thread of images. Bounds: the
+//! kernel has at most [`BACKGROUND`] requests under way beside those that threads wait for, each of
+//! at most [`PIECE`] bytes.
 //!
 //! Source: `include/uapi/linux/fuse.h`, version 7.31.
 
@@ -28,7 +31,8 @@ const BACKGROUND: u16 = 64;
 const ROOT: u64 = 1;
 /// Bytes before a request's own.
 const HEAD: usize = 40;
-/// How long the kernel may believe what it was told of the file, seconds: its size changes only with the image's.
+/// How long the kernel may believe what it was told of the file, seconds: its size changes only
+/// with the image's.
 const VALID: u64 = 1;
 
 mod op {
@@ -76,11 +80,13 @@ type Answer = Result<Bytes, i32>;
 /// When there is none, or we may not.
 pub fn open() -> anyhow::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context("open /dev/fuse")
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .context("open /dev/fuse")
 }
 
 impl Device {
-    /// Takes it when the file system is mounted, with a thread that reads requests until it is not any more.
+    /// Takes it when the file system is mounted, with a thread that reads requests until it is not
+    /// any more.
     ///
     /// # Errors
     /// When the thread cannot be made.
@@ -92,7 +98,10 @@ impl Device {
             loop {
                 match rustix::io::read(&reader, &mut buffer[..]) {
                     Ok(n) => {
-                        if tx.send(Bytes::copy_from_slice(buffer.get(..n).unwrap_or_default())).is_err() {
+                        if tx
+                            .send(Bytes::copy_from_slice(buffer.get(..n).unwrap_or_default()))
+                            .is_err()
+                        {
                             return;
                         }
                     }
@@ -103,7 +112,10 @@ impl Device {
                 }
             }
         };
-        std::thread::Builder::new().name("fuse".into()).spawn(read).context("start the thread that reads /dev/fuse")?;
+        std::thread::Builder::new()
+            .name("fuse".into())
+            .spawn(read)
+            .context("start the thread that reads /dev/fuse")?;
         Ok((Self(fd), requests))
     }
 
@@ -126,14 +138,22 @@ impl Device {
 }
 
 /// Serves an image as the mounted file until it is unmounted; then all that was begun has ended.
-pub async fn serve(device: Device, mut requests: mpsc::UnboundedReceiver<Bytes>, image: Rc<Image<Client>>) {
+pub async fn serve(
+    device: Device,
+    mut requests: mpsc::UnboundedReceiver<Bytes>,
+    image: Rc<Image<Client>>,
+) {
     let device = Rc::new(device);
     while let Some(mut request) = requests.recv().await {
         if request.len() < HEAD {
             continue;
         }
-        let (_, op, unique, node) =
-            (request.get_u32_ne(), request.get_u32_ne(), request.get_u64_ne(), request.get_u64_ne());
+        let (_, op, unique, node) = (
+            request.get_u32_ne(),
+            request.get_u32_ne(),
+            request.get_u64_ne(),
+            request.get_u64_ne(),
+        );
         request.advance(HEAD - 24);
         if matches!(op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT) {
             continue;
@@ -163,8 +183,12 @@ fn at_once(op: u32, mut request: &[u8]) -> Option<Answer> {
             if request.len() < 16 {
                 return Some(Err(errno::EINVAL));
             }
-            let (_, _, ahead, offered) =
-                (request.get_u32_ne(), request.get_u32_ne(), request.get_u32_ne(), request.get_u32_ne());
+            let (_, _, ahead, offered) = (
+                request.get_u32_ne(),
+                request.get_u32_ne(),
+                request.get_u32_ne(),
+                request.get_u32_ne(),
+            );
             let wanted = init::ASYNC_READ | init::BIG_WRITES | init::ASYNC_DIO | init::MAX_PAGES;
             put32(&mut out, &[7, 31, ahead, offered & wanted]);
             // The kernel's own threshold is three quarters of its bound.
@@ -184,7 +208,13 @@ fn at_once(op: u32, mut request: &[u8]) -> Option<Answer> {
             out[48..52].copy_from_slice(&4096u32.to_ne_bytes());
         }
         op::RELEASE | op::ACCESS | op::DESTROY => {}
-        op::GETATTR | op::SETATTR | op::READ | op::WRITE | op::FSYNC | op::FLUSH | op::FALLOCATE => return None,
+        op::GETATTR
+        | op::SETATTR
+        | op::READ
+        | op::WRITE
+        | op::FSYNC
+        | op::FLUSH
+        | op::FALLOCATE => return None,
         _ => return Some(Err(errno::ENOSYS)),
     }
     Some(Ok(out.freeze()))
@@ -240,8 +270,12 @@ async fn perform(image: &Image<Client>, op: u32, mut request: Bytes) -> Answer {
         }
         op::FALLOCATE if request.len() >= 28 => {
             request.advance(8);
-            let (offset, length, mode) = (request.get_u64_ne(), request.get_u64_ne(), request.get_u32_ne());
-            if mode != KEEP_SIZE | PUNCH_HOLE && mode != KEEP_SIZE | ZERO_RANGE && mode != ZERO_RANGE {
+            let (offset, length, mode) =
+                (request.get_u64_ne(), request.get_u64_ne(), request.get_u32_ne());
+            if mode != KEEP_SIZE | PUNCH_HOLE
+                && mode != KEEP_SIZE | ZERO_RANGE
+                && mode != ZERO_RANGE
+            {
                 return Err(errno::EOPNOTSUPP);
             }
             image.zero(offset, length).await.map_err(|r| -r)?;
@@ -258,7 +292,9 @@ mod tests {
     #[test]
     fn answers_have_the_sizes_that_the_kernel_wants() {
         let mut hello = Vec::new();
-        [7u32, 40, 1 << 17, u32::MAX].iter().for_each(|v| hello.extend_from_slice(&v.to_ne_bytes()));
+        [7u32, 40, 1 << 17, u32::MAX]
+            .iter()
+            .for_each(|v| hello.extend_from_slice(&v.to_ne_bytes()));
         let answer = at_once(op::INIT, &hello).unwrap().unwrap();
         assert_eq!((answer.len(), &answer[..4]), (64, &7u32.to_ne_bytes()[..]));
         assert_eq!(at_once(op::INIT, &hello[..15]), Some(Err(errno::EINVAL)));

@@ -1,11 +1,13 @@
-//! `spirula map`, `unmap`, `mapped`: an image as a block device, where the kernel has neither rbd nor nbd.
+//! `spirula map`, `unmap`, `mapped`: an image as a block device, where the kernel has neither rbd
+//! nor nbd.
 //!
-//! A process in the background serves the image as a file ([`super::fuse`]), and a loop device makes a block device of that. Each has
-//! a directory below [`PLACES`]: `disk` is the file, `map.json` says what it is, `log` is what the process has to say. The
-//! directory goes with the process.
+//! A process in the background serves the image as a file ([`super::fuse`]), and a loop device
+//! makes a block device of that. Each has a directory below [`PLACES`]: `disk` is the file,
+//! `map.json` says what it is, `log` is what the process has to say. The directory goes with the
+//! process.
 //!
-//! mount(8), umount(8) and losetup(8) of util-linux do what needs a system call that nothing else here needs. They are run beside
-//! the thread that serves the file, for they look at it.
+//! mount(8), umount(8) and losetup(8) of util-linux do what needs a system call that nothing else
+//! here needs. They are run beside the thread that serves the file, for they look at it.
 
 use super::fuse::{self, Device};
 use super::{ClientArgs, close, open, run};
@@ -31,7 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Arguments of `spirula map`.
 #[derive(Debug, Clone, ClapArgs)]
 #[command(
-    after_help = "Needs root, /dev/fuse and a loop device. Where the kernel has rbd or nbd, 'rbd map' (with Ceph's client) or \
+    after_help = "Needs root, /dev/fuse and a loop device. Where the kernel has rbd or nbd, 'rbd \
+        map' (with Ceph's client) or \
                         'spirula nbd serve' with nbd-client are faster."
 )]
 pub struct MapArgs {
@@ -81,7 +84,8 @@ fn wait<T>(mut until: impl FnMut() -> Option<T>) -> Option<T> {
 
 /// A new directory.
 fn new_place() -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(PLACES).with_context(|| format!("create {PLACES}; 'spirula map' needs root"))?;
+    fs::create_dir_all(PLACES)
+        .with_context(|| format!("create {PLACES}; 'spirula map' needs root"))?;
     for n in 0..u32::MAX {
         let path = Path::new(PLACES).join(n.to_string());
         match fs::create_dir(&path) {
@@ -125,14 +129,24 @@ pub fn map(args: &MapArgs) -> anyhow::Result<()> {
         }
         Some(Err(())) => {
             let why = fs::read_to_string(place.join("log")).unwrap_or_default();
-            let why = why.trim().lines().last().unwrap_or("it ended").trim_start_matches("spirula: ").to_owned();
+            let why = why
+                .trim()
+                .lines()
+                .last()
+                .unwrap_or("it ended")
+                .trim_start_matches("spirula: ")
+                .to_owned();
             remove(&place);
             bail!("{why}")
         }
         None => {
             // It may hang in a call of the kernel's.
             let _ = child.kill();
-            bail!("the device did not come within {} s; see {}", PATIENCE.as_secs(), place.join("log").display())
+            bail!(
+                "the device did not come within {} s; see {}",
+                PATIENCE.as_secs(),
+                place.join("log").display()
+            )
         }
     }
 }
@@ -164,7 +178,8 @@ fn serve(args: &MapArgs, place: &Path) -> anyhow::Result<()> {
         if attached.is_err() {
             let disk = disk.clone();
             // The reason is the other error.
-            let _ = tokio::task::spawn_blocking(move || tool(Command::new("umount").arg(disk))).await;
+            let _ =
+                tokio::task::spawn_blocking(move || tool(Command::new("umount").arg(disk))).await;
         }
         serving.await?;
         close([image]).await;
@@ -176,7 +191,8 @@ fn serve(args: &MapArgs, place: &Path) -> anyhow::Result<()> {
     result
 }
 
-/// Mounts the file system of one file on a file. The descriptor is left open for mount(8) and no other program.
+/// Mounts the file system of one file on a file. The descriptor is left open for mount(8) and no
+/// other program.
 fn mount(fd: &OwnedFd, disk: &Path, writes: bool) -> anyhow::Result<()> {
     let options = format!(
         "fd={},rootmode=100000,user_id=0,group_id=0,max_read={},{}",
@@ -186,7 +202,9 @@ fn mount(fd: &OwnedFd, disk: &Path, writes: bool) -> anyhow::Result<()> {
     );
     let inherit = rustix::io::FdFlags::empty();
     rustix::io::fcntl_setfd(fd, inherit).context("hand /dev/fuse on")?;
-    let mounted = tool(Command::new("mount").args(["-i", "-n", "-t", "fuse", "-o", &options, "spirula"]).arg(disk));
+    let mounted = tool(
+        Command::new("mount").args(["-i", "-n", "-t", "fuse", "-o", &options, "spirula"]).arg(disk),
+    );
     rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).context("keep /dev/fuse")?;
     mounted.map(drop)
 }
@@ -200,7 +218,9 @@ fn attach(spec: &str, place: &Path, writes: bool) -> anyhow::Result<()> {
     let device = tool(losetup.arg(place.join("disk")))?;
     let text = json!({"image": spec, "device": device, "pid": std::process::id()}).to_string();
     let new = place.join("map.new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, place.join("map.json"))).context("write map.json")
+    fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, place.join("map.json")))
+        .context("write map.json")
 }
 
 /// What is mapped in a directory.
@@ -227,8 +247,8 @@ pub fn mapped() {
     }
 }
 
-/// Is the file behind a loop device, as the kernel says it (`/sys/block/loopN/loop/backing_file`), ours? A number that was freed may be
-/// somebody else's by now.
+/// Is the file behind a loop device, as the kernel says it (`/sys/block/loopN/loop/backing_file`),
+/// ours? A number that was freed may be somebody else's by now.
 fn is_ours(backing: &[u8], disk: &Path) -> bool {
     backing.strip_suffix(b"\n").unwrap_or(backing) == disk.as_os_str().as_bytes()
 }
@@ -236,7 +256,9 @@ fn is_ours(backing: &[u8], disk: &Path) -> bool {
 /// Does this loop device show what is mapped in a directory?
 fn shows(device: &str, place: &Path) -> bool {
     let name = device.trim_start_matches("/dev/");
-    let Ok(backing) = fs::read(format!("/sys/block/{name}/loop/backing_file")) else { return false };
+    let Ok(backing) = fs::read(format!("/sys/block/{name}/loop/backing_file")) else {
+        return false;
+    };
     // The kernel says it without symbolic links.
     let place = fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
     is_ours(&backing, &place.join("disk"))
@@ -257,12 +279,19 @@ fn is_used(device: &str) -> bool {
 /// # Errors
 /// When nothing such is mapped, or somebody uses it.
 pub fn unmap(args: &UnmapArgs) -> anyhow::Result<()> {
-    let mut found: Vec<_> =
-        places().into_iter().filter(|(_, v)| v["device"] == *args.what || v["image"] == *args.what).collect();
-    // A place that a killed process left names a device, too, which may be another one's by now: what is really mapped comes first.
+    let mut found: Vec<_> = places()
+        .into_iter()
+        .filter(|(_, v)| v["device"] == *args.what || v["image"] == *args.what)
+        .collect();
+    // A place that a killed process left names a device, too, which may be another one's by now:
+    // what is really mapped comes first.
     found.sort_by_key(|(place, v)| !shows(v["device"].as_str().unwrap_or_default(), place));
     let Some((place, v)) = found.into_iter().next() else {
-        return Err(crate::Unmet(format!("{} is not mapped; 'spirula mapped' says what is", args.what)).into());
+        return Err(crate::Unmet(format!(
+            "{} is not mapped; 'spirula mapped' says what is",
+            args.what
+        ))
+        .into());
     };
     let device = v["device"].as_str().unwrap_or_default();
     if shows(device, &place) {
@@ -286,7 +315,9 @@ pub fn unmap(args: &UnmapArgs) -> anyhow::Result<()> {
     };
     match wait(over) {
         Some(()) => Ok(()),
-        None => bail!("the process that served it does not end; see {}", place.join("log").display()),
+        None => {
+            bail!("the process that served it does not end; see {}", place.join("log").display())
+        }
     }
 }
 
@@ -298,8 +329,13 @@ mod tests {
     fn a_loop_device_of_another_file_is_not_ours() {
         let disk = Path::new("/run/spirula/map/0/disk");
         assert!(is_ours(b"/run/spirula/map/0/disk\n", disk));
-        for other in ["/run/spirula/map/1/disk\n", "/srv/disk.img\n", "/run/spirula/map/0/disk (deleted)\n", "/\n", ""]
-        {
+        for other in [
+            "/run/spirula/map/1/disk\n",
+            "/srv/disk.img\n",
+            "/run/spirula/map/0/disk (deleted)\n",
+            "/\n",
+            "",
+        ] {
             assert!(!is_ours(other.as_bytes(), disk), "{other}");
         }
     }

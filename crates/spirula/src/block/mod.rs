@@ -40,7 +40,8 @@ pub struct ClientArgs {
     /// The user is client.ID
     #[arg(long, default_value = "admin")]
     id: String,
-    /// Keyring with that user's key [default: as the configuration says, else /etc/ceph/ceph.client.ID.keyring]
+    /// Keyring with that user's key [default: as the configuration says, else
+    /// /etc/ceph/ceph.client.ID.keyring]
     #[arg(long, short)]
     keyring: Option<PathBuf>,
 }
@@ -52,7 +53,12 @@ impl ClientArgs {
         set.extend(self.keyring.as_ref().map(|k| format!("keyring={}", k.display())));
         let sources = Sources::read(dir.path(), self.conf.as_deref(), &set)?;
         let here = host::hostname();
-        let names = Names { cluster: CLUSTER, kind: EntityType::Client.as_str(), id: &self.id, host: &here };
+        let names = Names {
+            cluster: CLUSTER,
+            kind: EntityType::Client.as_str(),
+            id: &self.id,
+            host: &here,
+        };
         let mut paths = dir.path_options();
         let own = keys::path(&dir, &names.name());
         let common = PathBuf::from(format!("/etc/ceph/{CLUSTER}.{}.keyring", names.name()));
@@ -68,15 +74,19 @@ impl ClientArgs {
 
 /// Runs something of images to its end, in this thread.
 fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start an event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start an event loop")?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, work);
     runtime.shutdown_background();
     result
 }
 
-/// Opens an image, with a client of its own: to the cluster they are one whom it can refuse, should somebody take the image's lock for
-/// abandoned, and other images of the same process have nothing to do with that.
+/// Opens an image, with a client of its own: to the cluster they are one whom it can refuse, should
+/// somebody take the image's lock for abandoned, and other images of the same process have nothing
+/// to do with that.
 async fn open(args: &ClientArgs, spec: &Spec, writes: bool) -> anyhow::Result<Rc<Image<Client>>> {
     let client = args.connect().await?;
     Image::open(&client, spec, writes).await.map_err(|e| anyhow!("{e}"))
@@ -85,8 +95,10 @@ async fn open(args: &ClientArgs, spec: &Spec, writes: bool) -> anyhow::Result<Rc
 /// Closes images, as far as the cluster lets them within [`LAST`].
 async fn close(images: impl IntoIterator<Item = Rc<Image<Client>>>) {
     // Each by itself: one that is stuck keeps no other's lock.
-    let closing: Vec<_> =
-        images.into_iter().map(|image| tokio::task::spawn_local(async move { image.close().await })).collect();
+    let closing: Vec<_> = images
+        .into_iter()
+        .map(|image| tokio::task::spawn_local(async move { image.close().await }))
+        .collect();
     let all = async {
         for one in closing {
             // It does not end otherwise.

@@ -1,21 +1,27 @@
 //! `spirula nbd serve`: images served by the protocol NBD.
 //!
-//! A task reads each connection and gives every request a task of its own; another one writes the answers, in the order in which
-//! they come. A request that was begun is carried out, also when its connection ends meanwhile.
+//! A task reads each connection and gives every request a task of its own; another one writes the
+//! answers, in the order in which they come. A request that was begun is carried out, also when its
+//! connection ends meanwhile.
 //!
-//! Each image has bounds of its own, so that one for which the cluster does not answer stops no other: [`CLIENTS`] connections, and as
-//! many that have chosen none yet; its part of [`MEMORY`] for requests, until their answers are written; and [`COMING`] bytes of writes that
-//! have not all come. Of each connection [`REQUESTS`] requests and [`SHARE`] bytes of them are under way. When one is reached, nothing more is
-//! read, and whoever hangs up before its part is there waits no longer: that request is not begun. The data of a write of more than
-//! [`SMALL`] bytes has a part of [`COMING`] as soon as its head is there, and none of it is read before. Whoever sends or takes more
-//! slowly than [`time_for`] allows, or is [`STALLED`] while he sends so much, is hung up on: others want what he has.
-//! What a change of a clone takes beside, the image bounds (`spirula_block`).
+//! Each image has bounds of its own, so that one for which the cluster does not answer stops no
+//! other: [`CLIENTS`] connections, and as many that have chosen none yet; its part of [`MEMORY`]
+//! for requests, until their answers are written; and [`COMING`] bytes of writes that have not all
+//! come. Of each connection [`REQUESTS`] requests and [`SHARE`] bytes of them are under way. When
+//! one is reached, nothing more is read, and whoever hangs up before its part is there waits no
+//! longer: that request is not begun. The data of a write of more than [`SMALL`] bytes has a part
+//! of [`COMING`] as soon as its head is there, and none of it is read before. Whoever sends or
+//! takes more slowly than [`time_for`] allows, or is [`STALLED`] while he sends so much, is hung up
+//! on: others want what he has. What a change of a clone takes beside, the image bounds
+//! (`spirula_block`).
 
 use super::{ClientArgs, close, open, run};
 use anyhow::{Context, bail};
 use bytes::{Bytes, BytesMut};
 use clap::Args as ClapArgs;
-use spirula_block::nbd::{Command, Event, Export, REQUEST_HEAD, Request, SMALL, Session, answer, error};
+use spirula_block::nbd::{
+    Command, Event, Export, REQUEST_HEAD, Request, SMALL, Session, answer, error,
+};
 use spirula_block::{Image, Rados, Spec};
 use spirula_types::errno;
 use std::future::Future;
@@ -26,7 +32,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadHalf, Ready, WriteHalf};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadHalf, Ready, WriteHalf,
+};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
@@ -35,17 +43,19 @@ use tokio::time::Instant;
 const CLIENTS: usize = 64;
 /// Requests of one connection at a time.
 const REQUESTS: usize = 128;
-/// Bytes of requests at a time, from when one is read until its answer is written, of all images together; of more than four each
-/// has [`SHARE`].
+/// Bytes of requests at a time, from when one is read until its answer is written, of all images
+/// together; of more than four each has [`SHARE`].
 const MEMORY: usize = 256 << 20;
 /// Of them one connection's.
 const SHARE: usize = 64 << 20;
-/// Bytes of writes that have not all come, of all connections of an image together; writes of [`SMALL`] bytes may come at any time, one
-/// of each connection.
+/// Bytes of writes that have not all come, of all connections of an image together; writes of
+/// [`SMALL`] bytes may come at any time, one of each connection.
 const COMING: usize = 64 << 20;
-/// How long a client may take for an answer, or for a write that it has begun to send, before its bytes count.
+/// How long a client may take for an answer, or for a write that it has begun to send, before its
+/// bytes count.
 const LATE: Duration = Duration::from_secs(30);
-/// How long a client that has a part of [`COMING`] may be behind the pace of [`time_for`] with what it sends: others wait for that part.
+/// How long a client that has a part of [`COMING`] may be behind the pace of [`time_for`] with what
+/// it sends: others wait for that part.
 const STALLED: Duration = Duration::from_secs(10);
 /// How long a client may take to choose what it wants.
 const CHOICE: Duration = Duration::from_secs(30);
@@ -54,13 +64,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Arguments of `spirula nbd serve`.
 #[derive(Debug, Clone, ClapArgs)]
-#[command(
-    after_help = "Connect to it for example with: qemu-system-x86_64 -drive file=nbd://127.0.0.1:10809/POOL/IMAGE,format=raw \
-                        or: nbd-client 127.0.0.1 -N POOL/IMAGE /dev/nbd0. NBD has no passwords: whoever reaches the address may \
-                        read and write. Serve other hosts through a tunnel, or on a network of your own."
-)]
+#[command(after_help = "Connect to it for example with: qemu-system-x86_64 -drive \
+        file=nbd://127.0.0.1:10809/POOL/IMAGE,format=raw \
+                        or: nbd-client 127.0.0.1 -N POOL/IMAGE /dev/nbd0. NBD has no passwords: \
+                        whoever reaches the address may \
+                        read and write. Serve other hosts through a tunnel, or on a network of \
+                        your own.")]
 pub struct ServeArgs {
-    /// Images, as POOL/IMAGE, POOL/NAMESPACE/IMAGE or, read-only, POOL/IMAGE@SNAPSHOT; that is their export's name, too
+    /// Images, as POOL/IMAGE, POOL/NAMESPACE/IMAGE or, read-only, POOL/IMAGE@SNAPSHOT; that is
+    /// their export's name, too
     #[arg(required = true, value_name = "POOL/IMAGE", value_parser = clap::value_parser!(Spec))]
     images: Vec<Spec>,
     /// Address to listen on
@@ -84,11 +96,15 @@ enum Listener {
 impl Listener {
     async fn open(args: &ServeArgs) -> anyhow::Result<Self> {
         let Some(path) = &args.socket else {
-            let listener = TcpListener::bind(args.bind).await.with_context(|| format!("listen on {}", args.bind))?;
+            let listener = TcpListener::bind(args.bind)
+                .await
+                .with_context(|| format!("listen on {}", args.bind))?;
             return Ok(Self::Tcp(listener));
         };
         remove_stale(path).await?;
-        Ok(Self::Unix(UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?))
+        Ok(Self::Unix(
+            UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?,
+        ))
     }
 
     async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
@@ -122,7 +138,8 @@ impl Stream for UnixStream {
     }
 }
 
-/// Sees that a client hangs up, also while nothing of what it sent before is read: a connection once more, of which nobody reads.
+/// Sees that a client hangs up, also while nothing of what it sent before is read: a connection
+/// once more, of which nobody reads.
 enum Line {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -161,7 +178,8 @@ impl Line {
     }
 }
 
-/// Waits for a part of what is bounded, but not for longer than the client waits for it; `None`: it has hung up.
+/// Waits for a part of what is bounded, but not for longer than the client waits for it; `None`: it
+/// has hung up.
 async fn unless_cut<T>(
     line: Option<&Line>,
     part: impl Future<Output = anyhow::Result<T>>,
@@ -227,7 +245,9 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         let server = Rc::new(Server::new(images, args.read_only));
         for spec in server.images.iter().map(|s| &s.spec) {
             match (&listener, &args.socket) {
-                (Listener::Tcp(l), _) => crate::out!("serving {spec}: nbd://{}/{spec}", l.local_addr()?),
+                (Listener::Tcp(l), _) => {
+                    crate::out!("serving {spec}: nbd://{}/{spec}", l.local_addr()?)
+                }
                 (Listener::Unix(_), path) => {
                     let path = path.clone().unwrap_or_default();
                     crate::out!("serving {spec}: nbd+unix:///{spec}?socket={}", path.display());
@@ -269,7 +289,9 @@ impl<R: Rados> Server<R> {
                 Ok(stream) => {
                     let server = self.clone();
                     tokio::task::spawn_local(async move {
-                        if let Err(why) = server.connection(stream, Place { image: None, _held: held }).await {
+                        if let Err(why) =
+                            server.connection(stream, Place { image: None, _held: held }).await
+                        {
                             tracing::info!("a client is hung up on: {why:#}");
                         }
                     });
@@ -282,7 +304,11 @@ impl<R: Rados> Server<R> {
         }
     }
 
-    async fn connection(self: Rc<Self>, stream: Box<dyn Stream>, mut place: Place) -> anyhow::Result<()> {
+    async fn connection(
+        self: Rc<Self>,
+        stream: Box<dyn Stream>,
+        mut place: Place,
+    ) -> anyhow::Result<()> {
         let line = stream.line().context("watch the connection")?;
         let (mut reader, writer) = tokio::io::split(stream);
         let (answers, to_write) = mpsc::unbounded_channel();
@@ -293,8 +319,8 @@ impl<R: Rados> Server<R> {
             // Whoever takes no answers is asked for nothing more.
             ended = &mut writing => return Ok(ended??),
         };
-        // Answers of what is under way are still written, if they come soon and the client takes them. An error there says that it
-        // has gone.
+        // Answers of what is under way are still written, if they come soon and the client takes
+        // them. An error there says that it has gone.
         drop(answers);
         if tokio::time::timeout(LATE, &mut writing).await.is_err() {
             writing.abort();
@@ -309,9 +335,11 @@ impl<R: Rados> Server<R> {
         answers: &mpsc::UnboundedSender<Answer>,
         place: &mut Place,
     ) -> anyhow::Result<()> {
-        let (slots, share) = (Arc::new(Semaphore::new(REQUESTS)), Arc::new(Semaphore::new(SHARE >> 10)));
+        let (slots, share) =
+            (Arc::new(Semaphore::new(REQUESTS)), Arc::new(Semaphore::new(SHARE >> 10)));
         let (mut input, mut out) = (BytesMut::new(), BytesMut::new());
-        let mut session = Session::new(self.images.iter().map(|s| s.spec.to_string()).collect(), &mut out);
+        let mut session =
+            Session::new(self.images.iter().map(|s| s.spec.to_string()).collect(), &mut out);
         let mut chosen: Option<Rc<Served<R>>> = None;
         let choice = Instant::now() + CHOICE;
         let mut coming: Option<Coming> = None;
@@ -327,13 +355,16 @@ impl<R: Rados> Server<R> {
             }
             match event? {
                 Some(Event::Wanted(at)) => {
-                    let Some(served) = self.images.get(at) else { bail!("it wants what is not there") };
+                    let Some(served) = self.images.get(at) else {
+                        bail!("it wants what is not there")
+                    };
                     // From here on it is that image's, which may be stuck.
                     if place.image != Some(at) {
                         *place = Place { image: Some(at), _held: served.place()? };
                     }
                     let export = tokio::time::timeout_at(choice, served.export(self.read_only));
-                    let export = export.await.with_context(|| format!("{} does not answer", served.spec))?;
+                    let export =
+                        export.await.with_context(|| format!("{} does not answer", served.spec))?;
                     if session.tell(export, &mut out)? {
                         chosen = Some(served.clone());
                     }
@@ -349,7 +380,8 @@ impl<R: Rados> Server<R> {
                             served.memory.clone().acquire_many_owned(pages).await?,
                         ])
                     };
-                    // Its place in the queue goes with it, so that those behind it need not wait for what nobody wants.
+                    // Its place in the queue goes with it, so that those behind it need not wait
+                    // for what nobody wants.
                     let Some(held) = unless_cut(line, parts).await? else { return Ok(()) };
                     has_come(&mut coming, &mut input);
                     let answers = answers.clone();
@@ -361,7 +393,8 @@ impl<R: Rados> Server<R> {
                 }
                 None => {
                     let brings = session.coming(&input);
-                    if let Some(served) = chosen.as_ref().filter(|_| brings > 0 && coming.is_none()) {
+                    if let Some(served) = chosen.as_ref().filter(|_| brings > 0 && coming.is_none())
+                    {
                         coming = unless_cut(line, served.expect(brings)).await?;
                         if coming.is_none() {
                             return Ok(());
@@ -371,10 +404,12 @@ impl<R: Rados> Server<R> {
                     let until = coming.as_ref().map(|c| c.until(input.len()));
                     let more = reader.read_buf(&mut input);
                     let n = match (&chosen, until) {
-                        (None, _) => tokio::time::timeout_at(choice, more).await.context("it chooses nothing")??,
-                        (_, Some(until)) => {
-                            tokio::time::timeout_at(until, more).await.context("its write does not come")??
-                        }
+                        (None, _) => tokio::time::timeout_at(choice, more)
+                            .await
+                            .context("it chooses nothing")??,
+                        (_, Some(until)) => tokio::time::timeout_at(until, more)
+                            .await
+                            .context("its write does not come")??,
                         _ => more.await?,
                     };
                     if n == 0 {
@@ -403,7 +438,12 @@ impl<R: Rados> Served<R> {
             }
         };
         let preferred = self.image.object_size().min(4096) as u32;
-        Some(Export { name: self.spec.to_string(), size, preferred, read_only: read_only || !self.image.is_writable() })
+        Some(Export {
+            name: self.spec.to_string(),
+            size,
+            preferred,
+            read_only: read_only || !self.image.is_writable(),
+        })
     }
 
     /// A write of so many bytes is coming in; this waits until there is room for it.
@@ -428,14 +468,16 @@ struct Coming {
 }
 
 impl Coming {
-    /// When the next of it must have come, `come` bytes being there. Whoever keeps others waiting has to keep the pace all along, and
-    /// not only at the end: two who send nothing would stop all others.
+    /// When the next of it must have come, `come` bytes being there. Whoever keeps others waiting
+    /// has to keep the pace all along, and not only at the end: two who send nothing would stop all
+    /// others.
     fn until(&self, come: usize) -> Instant {
         self.begun + if self.part.is_some() { STALLED + pace(come) } else { time_for(self.bytes) }
     }
 }
 
-/// What was coming was taken out of the buffer: what is left there is little, and would keep all that memory.
+/// What was coming was taken out of the buffer: what is left there is little, and would keep all
+/// that memory.
 fn has_come(coming: &mut Option<Coming>, input: &mut BytesMut) {
     if coming.take().is_some_and(|c| c.part.is_some()) {
         *input = BytesMut::from(&input[..]);
@@ -476,8 +518,8 @@ async fn write(
     to.shutdown().await
 }
 
-/// Does what a client wants. Data that was written is durable when this ends, so that FUA means nothing more, and a flush waits
-/// only for what is under way.
+/// Does what a client wants. Data that was written is durable when this ends, so that FUA means
+/// nothing more, and a flush waits only for what is under way.
 async fn perform<R: Rados>(image: &Image<R>, request: Request) -> (BytesMut, Bytes) {
     let (cookie, offset) = (request.cookie, request.offset);
     let result = match request.command {
@@ -517,7 +559,8 @@ mod apart;
 mod tests {
     use super::*;
 
-    /// A client that takes a byte now and then has not taken its answer: what that holds is given to others.
+    /// A client that takes a byte now and then has not taken its answer: what that holds is given
+    /// to others.
     #[test]
     fn a_client_that_takes_its_answers_drop_by_drop_is_hung_up_on() {
         let all = super::super::run(async {
@@ -531,7 +574,8 @@ mod tests {
                 // The writer is there.
                 let _ = answers.send(Answer { head, data, held });
             }
-            let writing = tokio::task::spawn_local(write(writer, to_write, |_| Duration::from_millis(200)));
+            let writing =
+                tokio::task::spawn_local(write(writer, to_write, |_| Duration::from_millis(200)));
             for taken in 0..5000 {
                 if writing.is_finished() {
                     let ended = writing.await?;

@@ -1,10 +1,12 @@
-//! A client of a cluster in one thread, as images need it: [`spirula_rados::Client`] for asynchronous functions.
+//! A client of a cluster in one thread, as images need it: [`spirula_rados::Client`] for
+//! asynchronous functions.
 //!
-//! Whoever calls puts operations into the client and waits for a channel; one task ([`Client::run`]) hands it what the network
-//! and the clock say. Nothing is borrowed across a wait.
+//! Whoever calls puts operations into the client and waits for a channel; one task
+//! ([`Client::run`]) hands it what the network and the clock say. Nothing is borrowed across a
+//! wait.
 //!
-//! Bounds: operations under way are those that callers wait for; what OSDs answer is bounded by that, and payloads by the hub's
-//! pool.
+//! Bounds: operations under way are those that callers wait for; what OSDs answer is bounded by
+//! that, and payloads by the hub's pool.
 
 use crate::cluster::host;
 use crate::keys;
@@ -31,9 +33,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// Memory for what is on its way: no bound of its own. All that comes was asked for, and what may be asked for at a time is bounded
-/// (by each image's share of memory, and that of its copy-ups). If answers waited for room here, reads that hold most of their
-/// parts would wait for each other for ever.
+/// Memory for what is on its way: no bound of its own. All that comes was asked for, and what may
+/// be asked for at a time is bounded (by each image's share of memory, and that of its copy-ups).
+/// If answers waited for room here, reads that hold most of their parts would wait for each other
+/// for ever.
 const PAYLOADS: usize = usize::MAX >> 1;
 /// How long the first map may take: an election may come between.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,8 +127,13 @@ impl Client {
             let waited = clock::monotonic().saturating_sub(begun);
             let inner = self.inner.borrow();
             if waited > PATIENCE {
-                let all: Vec<String> = inner.client.mons().all().iter().map(ToString::to_string).collect();
-                bail!("no monitor answers; asked were {} ({})", all.join(", "), inner.client.lost());
+                let all: Vec<String> =
+                    inner.client.mons().all().iter().map(ToString::to_string).collect();
+                bail!(
+                    "no monitor answers; asked were {} ({})",
+                    all.join(", "),
+                    inner.client.lost()
+                );
             }
             let lost = inner.client.lost();
             if lost.contains("refused authentication") && waited > LAG && !inner.client.is_in() {
@@ -134,7 +142,11 @@ impl Client {
         }
     }
 
-    async fn run(self: Rc<Self>, mut events: mpsc::UnboundedReceiver<NetEvent>, depth: Arc<AtomicUsize>) {
+    async fn run(
+        self: Rc<Self>,
+        mut events: mpsc::UnboundedReceiver<NetEvent>,
+        depth: Arc<AtomicUsize>,
+    ) {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let deadline = self.inner.borrow().client.deadline();
@@ -279,7 +291,12 @@ impl Rados for Client {
             i.waiting.insert(tid, tx);
         });
         // It ends with the client only.
-        let ended = Reply { result: -errno::ESHUTDOWN, ops: Vec::new(), version: Default::default(), user_version: 0 };
+        let ended = Reply {
+            result: -errno::ESHUTDOWN,
+            ops: Vec::new(),
+            version: Default::default(),
+            user_version: 0,
+        };
         rx.await.unwrap_or(ended)
     }
 

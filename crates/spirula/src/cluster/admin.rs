@@ -3,13 +3,15 @@
 //! It speaks to them as any administrator would, by commands.
 
 use bytes::Bytes;
-use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MMgrMap, kind};
+use spirula_messages::ceph::{
+    MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MMgrMap, kind,
+};
 use spirula_messages::{Body, Message};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
-    self as runtime, Daemon, Hub, Link, LinkId, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer,
-    clock, mailbox,
+    self as runtime, Daemon, Hub, Link, LinkId, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent,
+    NetSink, Peer, clock, mailbox,
 };
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
@@ -189,10 +191,13 @@ impl AdminDaemon {
 
     fn message(&mut self, m: &Message) {
         let answer = match m.kind {
-            kind::MGR_COMMAND_REPLY => MMgrCommandReply::from_message(m).map(|a| (a.result, a.status, a.output)),
+            kind::MGR_COMMAND_REPLY => {
+                MMgrCommandReply::from_message(m).map(|a| (a.result, a.status, a.output))
+            }
             kind::MGR_MAP => {
                 if let Ok(map) = MMgrMap::from_message(m)
-                    && let Ok(map) = spirula_encoding::from_slice::<spirula_maps::MgrMap>(&map.mgrmap)
+                    && let Ok(map) =
+                        spirula_encoding::from_slice::<spirula_maps::MgrMap>(&map.mgrmap)
                     && map.active_addrs != self.mgr_addrs
                 {
                     self.mgr_addrs = map.active_addrs;
@@ -228,7 +233,9 @@ impl Daemon for AdminDaemon {
                 self.next_tid += 1;
                 self.waiting.insert(tid, done);
                 let fsid = Uuid::default();
-                self.mgr.send(MMgrCommand { fsid, cmd: vec![json], input: Bytes::new() }.into_message(tid));
+                self.mgr.send(
+                    MMgrCommand { fsid, cmd: vec![json], input: Bytes::new() }.into_message(tid),
+                );
             }
             AdminMail::Net(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => {
                 let news = self.mon.opened();
@@ -259,7 +266,8 @@ impl Daemon for AdminDaemon {
             }
             AdminMail::Net(NetEvent::Closed(id, _)) => {
                 if self.mgr.is(id) {
-                    (self.mgr.link, self.mgr.open, self.mgr.retry) = (None, false, clock::monotonic() + RETRY);
+                    (self.mgr.link, self.mgr.open, self.mgr.retry) =
+                        (None, false, clock::monotonic() + RETRY);
                 }
             }
         }
@@ -268,7 +276,8 @@ impl Daemon for AdminDaemon {
     fn end_of_batch(&mut self) {
         let now = clock::monotonic();
         // What nobody waits for any more must not be done by the next session.
-        let gone: Vec<u64> = self.calls.iter().filter(|(_, w)| w.is_closed()).map(|(call, _)| *call).collect();
+        let gone: Vec<u64> =
+            self.calls.iter().filter(|(_, w)| w.is_closed()).map(|(call, _)| *call).collect();
         for call in gone {
             self.calls.remove(&call);
             self.mon.give_up(call);
@@ -277,8 +286,14 @@ impl Daemon for AdminDaemon {
         self.mon_news(news);
         if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
             let sink = self.mailbox.sink();
-            self.mgr.link =
-                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on));
+            self.mgr.link = Some(self.hub.connect(
+                &self.me,
+                &self.login,
+                &sink,
+                &self.mgr_addrs,
+                EntityType::Mgr,
+                &self.on,
+            ));
         }
     }
 

@@ -56,9 +56,11 @@ pub fn machine_facts(host: &str) -> BTreeMap<String, String> {
     .map(|(k, v)| (k.to_owned(), v))
     .into();
     // How orchestrators name where a daemon runs; Ceph's daemons take the same variables.
-    for (key, variable) in
-        [("pod_name", "POD_NAME"), ("pod_namespace", "POD_NAMESPACE"), ("container_name", "CONTAINER_NAME")]
-    {
+    for (key, variable) in [
+        ("pod_name", "POD_NAME"),
+        ("pod_namespace", "POD_NAMESPACE"),
+        ("container_name", "CONTAINER_NAME"),
+    ] {
         facts.extend(std::env::var(variable).ok().map(|v| (key.to_owned(), v)));
     }
     facts
@@ -66,11 +68,14 @@ pub fn machine_facts(host: &str) -> BTreeMap<String, String> {
 
 /// What follows `key` and `sign` in the first line that begins with them; empty without one.
 fn line_value<'a>(text: &'a str, key: &str, sign: char) -> &'a str {
-    let of = |line: &'a str| line.split_once(sign).filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim());
+    let of = |line: &'a str| {
+        line.split_once(sign).filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim())
+    };
     text.lines().find_map(of).unwrap_or_default()
 }
 
-/// What a daemon tells of the disk that holds `path`: names as Ceph has them. Empty names where the kernel knows no disk.
+/// What a daemon tells of the disk that holds `path`: names as Ceph has them. Empty names where the
+/// kernel knows no disk.
 pub fn disk_facts(path: &Path) -> BTreeMap<String, String> {
     let name = disk_node(path).map(|node| disk_name(&node)).unwrap_or_default();
     [("device_ids", String::new()), ("device_paths", String::new()), ("devices", name)]
@@ -81,7 +86,8 @@ pub fn disk_facts(path: &Path) -> BTreeMap<String, String> {
 /// The kernel's directory of the block device that is `path`, or that holds it.
 fn disk_node(path: &Path) -> Option<std::path::PathBuf> {
     let stat = rustix::fs::stat(path).ok()?;
-    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
+    let is_device =
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
     let dev = if is_device { stat.st_rdev } else { stat.st_dev };
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     std::fs::canonicalize(node).ok()
@@ -93,14 +99,15 @@ fn disk_name(node: &Path) -> String {
     whole.and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// How much of the disk that holds `path` is free to daemons, in per cent; `None` where the kernel does not say.
+/// How much of the disk that holds `path` is free to daemons, in per cent; `None` where the kernel
+/// does not say.
 pub fn room(path: &Path) -> Option<u32> {
     let s = rustix::fs::statvfs(path).ok()?;
     percent(s.f_bavail, s.f_blocks)
 }
 
-/// `part` of `whole` in per cent, rounded up: a bound of 1 means one per cent, and one of 0 no room at all, also on a disk of
-/// which half a per cent is much.
+/// `part` of `whole` in per cent, rounded up: a bound of 1 means one per cent, and one of 0 no room
+/// at all, also on a disk of which half a per cent is much.
 fn percent(part: u64, whole: u64) -> Option<u32> {
     let parts = u128::from(part) * 100;
     if whole == 0 { None } else { u32::try_from(parts.div_ceil(u128::from(whole))).ok() }
@@ -120,7 +127,8 @@ pub fn device_class(path: &Path) -> String {
 pub fn queue_fact(path: &Path, name: &str) -> Option<String> {
     let node = disk_node(path)?;
     // A partition's queue is its disk's.
-    let texts = ["queue", "../queue"].map(|place| std::fs::read_to_string(node.join(place).join(name)));
+    let texts =
+        ["queue", "../queue"].map(|place| std::fs::read_to_string(node.join(place).join(name)));
     texts.into_iter().flatten().next().map(|text| text.trim().to_owned())
 }
 
@@ -135,7 +143,11 @@ pub fn crush_location(text: &str, host: &str) -> Result<BTreeMap<String, String>
             Some((kind, name)) if !kind.is_empty() && !name.is_empty() => {
                 out.insert(kind.to_owned(), name.to_owned());
             }
-            _ => return Err(format!("crush_location: '{word}' is not type=name, as in 'root=default rack=r1'")),
+            _ => {
+                return Err(format!(
+                    "crush_location: '{word}' is not type=name, as in 'root=default rack=r1'"
+                ));
+            }
         }
     }
     out.entry("host".to_owned()).or_insert_with(|| host.to_owned());
@@ -149,9 +161,13 @@ mod tests {
 
     #[test]
     fn the_room_of_a_disk_is_rounded_up() {
-        for (free, whole, is) in
-            [(0, 1000, Some(0)), (1, 1000, Some(1)), (10, 1000, Some(1)), (11, 1000, Some(2)), (1, 0, None)]
-        {
+        for (free, whole, is) in [
+            (0, 1000, Some(0)),
+            (1, 1000, Some(1)),
+            (10, 1000, Some(1)),
+            (11, 1000, Some(2)),
+            (1, 0, None),
+        ] {
             assert_eq!(percent(free, whole), is, "{free} of {whole}");
         }
         assert_eq!(percent(u64::MAX, u64::MAX), Some(100));
@@ -161,7 +177,8 @@ mod tests {
     fn the_machine_is_described_with_cephs_keys() {
         let facts = machine_facts("h1");
         for key in
-            "arch ceph_release ceph_version ceph_version_short cpu distro distro_description distro_version hostname \
+            "arch ceph_release ceph_version ceph_version_short cpu distro distro_description \
+                distro_version hostname \
             kernel_description kernel_version mem_swap_kb mem_total_kb os"
                 .split_whitespace()
         {
@@ -181,7 +198,10 @@ mod tests {
     #[test]
     fn location_has_host_and_root_unless_told_otherwise() {
         let of = |t: &str| crush_location(t, "h1").unwrap();
-        assert_eq!(of(""), [("host", "h1"), ("root", "default")].map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(
+            of(""),
+            [("host", "h1"), ("root", "default")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        );
         assert_eq!(of("root=fast rack=r1 host=x")["host"], "x");
         assert!(crush_location("rack", "h1").unwrap_err().contains("'rack'"));
     }

@@ -12,8 +12,8 @@ use spirula_runtime::auth::Grants;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::limits::REQUEST_BYTES;
 use spirula_runtime::{
-    Answers, Daemon, Hub, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Room, Service, clock,
-    mailbox,
+    Answers, Daemon, Hub, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Room,
+    Service, clock, mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid, errno};
@@ -110,13 +110,15 @@ impl MgrDaemon {
         // clients to be mixed up with.
         let gid = u64::from(nonce);
         let mut me = Peer { global_id: gid, ..Peer::new(EntityType::Mgr, name) };
-        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: setup.auth.door(grants) };
+        let service =
+            Service { me: me.clone(), sink: mailbox.sink(), auth: setup.auth.door(grants) };
         let listener = hub
             .listen_within(setup.public, setup.ports, nonce, service, on)
             .with_context(|| format!("mgr.{name} cannot start"))?;
         me.addrs = listener.addrs.clone();
         let mut metadata = host::machine_facts(&setup.host);
-        let ip = me.addrs.0.first().and_then(|a| a.addr).map(|a| a.ip().to_string()).unwrap_or_default();
+        let ip =
+            me.addrs.0.first().and_then(|a| a.addr).map(|a| a.ip().to_string()).unwrap_or_default();
         metadata.extend([("addr".to_owned(), ip), ("addrs".to_owned(), me.addrs.to_string())]);
         let config = MgrConfig {
             fsid: setup.fsid,
@@ -129,9 +131,21 @@ impl MgrDaemon {
         };
         let addrs = me.addrs.clone();
         let login = setup.auth.login(&me);
-        let client =
-            MgrClient::new(setup.mons.all().to_vec(), name, &setup.settings, mailbox.sink_of(MgrMail::Client), on);
-        let way = MonWay { hub: hub.clone(), me, login, auth: setup.auth, sink: mailbox.sink(), on: on.clone() };
+        let client = MgrClient::new(
+            setup.mons.all().to_vec(),
+            name,
+            &setup.settings,
+            mailbox.sink_of(MgrMail::Client),
+            on,
+        );
+        let way = MonWay {
+            hub: hub.clone(),
+            me,
+            login,
+            auth: setup.auth,
+            sink: mailbox.sink(),
+            on: on.clone(),
+        };
         let mut mon = MonLink::new(setup.mons, &setup.host, way);
         mon.set_start("monmap", 0);
         let daemon = Self {
@@ -185,7 +199,9 @@ impl MgrDaemon {
         for n in news {
             match n {
                 MonNews::Opened => self.feed(MgrEvent::MonOpened),
-                MonNews::Lost(why) => tracing::warn!("mgr.{}: monitor: {why}", self.mgr.config().name),
+                MonNews::Lost(why) => {
+                    tracing::warn!("mgr.{}: monitor: {why}", self.mgr.config().name)
+                }
                 MonNews::Message(m) => self.feed(MgrEvent::Mon(m)),
                 // A manager runs no commands at the monitors.
                 MonNews::Answer(..) => {}
@@ -207,7 +223,9 @@ impl Daemon for MgrDaemon {
                     let news = self.mon.message(message);
                     return self.mon_news(news);
                 }
-                if let Some(message) = self.answers.take(conn, message, |_| (), |(), _| Room::Always) {
+                if let Some(message) =
+                    self.answers.take(conn, message, |_| (), |(), _| Room::Always)
+                {
                     self.feed(MgrEvent::Message { conn, message });
                 }
             }
@@ -220,19 +238,29 @@ impl Daemon for MgrDaemon {
                 let conn = link.id();
                 self.answers.insert(link, &peer);
                 // Nobody gets in by another method than those the door allows.
-                let caps =
-                    (peer.method == METHOD_CEPHX).then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
+                let caps = (peer.method == METHOD_CEPHX)
+                    .then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
                 let (name, place) = (peer.name(), peer.place());
                 let global_id = peer.global_id;
-                let peer = spirula_mgr::Peer { name, global_id, auth_id: peer.id, addrs: peer.addrs, place, caps };
+                let peer = spirula_mgr::Peer {
+                    name,
+                    global_id,
+                    auth_id: peer.id,
+                    addrs: peer.addrs,
+                    place,
+                    caps,
+                };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
             MgrMail::Net(NetEvent::TooLarge(conn, m)) => {
-                let (result, status) = (-errno::E2BIG, format!("a request has at most {REQUEST_BYTES} bytes"));
+                let (result, status) =
+                    (-errno::E2BIG, format!("a request has at most {REQUEST_BYTES} bytes"));
                 let answer = match m.kind {
-                    kind::COMMAND => MCommandReply { result, status, output: bytes::Bytes::new() }.into_message(m.tid),
+                    kind::COMMAND => MCommandReply { result, status, output: bytes::Bytes::new() }
+                        .into_message(m.tid),
                     kind::MGR_COMMAND => {
-                        MMgrCommandReply { result, status, output: bytes::Bytes::new() }.into_message(m.tid)
+                        MMgrCommandReply { result, status, output: bytes::Bytes::new() }
+                            .into_message(m.tid)
                     }
                     _ => return,
                 };

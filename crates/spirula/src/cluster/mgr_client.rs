@@ -1,8 +1,10 @@
-//! The manager as a client of its cluster: it reads what commands need of objects, such as names of block images.
+//! The manager as a client of its cluster: it reads what commands need of objects, such as names of
+//! block images.
 //!
-//! The client is made when something is to be read first, and ends when nothing was for [`IDLE`]: what nobody asks for costs nothing.
-//! It goes out over connections of its own as the manager (`mgr.x`), with a number of its own, and knows nothing of the daemon's other
-//! links. The manager waits for no answer and asks again, so what is lost with the client is lost.
+//! The client is made when something is to be read first, and ends when nothing was for [`IDLE`]:
+//! what nobody asks for costs nothing. It goes out over connections of its own as the manager
+//! (`mgr.x`), with a number of its own, and knows nothing of the daemon's other links. The manager
+//! waits for no answer and asks again, so what is lost with the client is lost.
 
 use crate::cluster::host;
 use crate::keys;
@@ -37,8 +39,15 @@ pub(super) struct MgrClient {
 }
 
 impl MgrClient {
-    /// None yet. Its network events go to `sink`, whose owner hands them in; its links live on the loop `on`.
-    pub fn new(mons: Vec<AddrVec>, id: &str, settings: &Settings, sink: NetSink, on: &Handle) -> Self {
+    /// None yet. Its network events go to `sink`, whose owner hands them in; its links live on the
+    /// loop `on`.
+    pub fn new(
+        mons: Vec<AddrVec>,
+        id: &str,
+        settings: &Settings,
+        sink: NetSink,
+        on: &Handle,
+    ) -> Self {
         Self {
             mons,
             id: id.to_owned(),

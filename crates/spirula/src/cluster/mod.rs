@@ -81,7 +81,13 @@ impl Options {
 
 /// Opens a daemon's admin socket, if its options want one. A cluster without it works, so that
 /// a failure is only told.
-pub fn admin_socket(settings: &Settings, kind: &str, id: &str, hub: &Hub, addrs: &AddrVec) -> Option<AdminSocket> {
+pub fn admin_socket(
+    settings: &Settings,
+    kind: &str,
+    id: &str,
+    hub: &Hub,
+    addrs: &AddrVec,
+) -> Option<AdminSocket> {
     let path = settings.get("admin_socket").filter(|p| !p.is_empty())?;
     match asok::open(std::path::Path::new(path), hub, addrs) {
         Ok(socket) => Some(socket),
@@ -93,7 +99,10 @@ pub fn admin_socket(settings: &Settings, kind: &str, id: &str, hub: &Hub, addrs:
 }
 
 fn mons(m: &Manifest) -> Mons {
-    Mons::new(mon_addrs(m).into_iter().map(|(_, a)| AddrVec::one(EntityAddr::v2(a, 0))).collect(), 0)
+    Mons::new(
+        mon_addrs(m).into_iter().map(|(_, a)| AddrVec::one(EntityAddr::v2(a, 0))).collect(),
+        0,
+    )
 }
 
 fn expected(m: &Manifest, id: usize) -> Expected {
@@ -183,7 +192,8 @@ impl Cluster {
     /// # Errors
     /// When the directory cannot be written.
     pub fn create(dir: &ClusterDir, m: &Manifest, pool: &str, pgs: u32) -> anyhow::Result<()> {
-        let mut stale: Vec<PathBuf> = MON_NAMES.into_iter().map(|name| mon_dir(dir, name)).collect();
+        let mut stale: Vec<PathBuf> =
+            MON_NAMES.into_iter().map(|name| mon_dir(dir, name)).collect();
         stale.extend((0..m.osd_uuids.len()).map(|id| osd_dir(dir, id)));
         for path in stale.iter().filter(|p| p.exists()) {
             std::fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))?;
@@ -192,7 +202,8 @@ impl Cluster {
             let osds: Vec<_> = (0..m.osd_uuids.len())
                 .map(|id| {
                     s.spawn(move || {
-                        let opts = osd::store_options(m.osd_size, 16 << 20, PayloadPool::new(1 << 20));
+                        let opts =
+                            osd::store_options(m.osd_size, 16 << 20, PayloadPool::new(1 << 20));
                         let path = osd_dir(dir, id);
                         Store::create(&path, m.fsid, m.osd_uuids[id], id as i32, &opts)
                             .map_err(|e| anyhow!("create osd.{id}: {e}"))
@@ -201,9 +212,12 @@ impl Cluster {
                 .collect();
             let mons: Vec<_> = mon_addrs(m)
                 .into_iter()
-                .map(|(name, a)| (name.to_owned(), AddrVec::one(EntityAddr::v2(a, 0)), mon_dir(dir, name)))
+                .map(|(name, a)| {
+                    (name.to_owned(), AddrVec::one(EntityAddr::v2(a, 0)), mon_dir(dir, name))
+                })
                 .collect();
-            let mut daemons: Vec<String> = mons.iter().map(|(name, ..)| format!("mon.{name}")).collect();
+            let mut daemons: Vec<String> =
+                mons.iter().map(|(name, ..)| format!("mon.{name}")).collect();
             daemons.push(format!("mgr.{MGR_NAME}"));
             daemons.extend((0..m.osd_uuids.len()).map(|id| format!("osd.{id}")));
             let users = keys::first_users(dir, &daemons)?;
@@ -221,7 +235,8 @@ impl Cluster {
     /// When no OSD's store can be opened, with which and why, or a port is taken.
     pub fn start(dir: &ClusterDir, m: &Manifest, options: &Options) -> anyhow::Result<Self> {
         let begun = Instant::now();
-        let payloads = PayloadPool::new(usize::try_from(options.budget.payloads).unwrap_or(usize::MAX));
+        let payloads =
+            PayloadPool::new(usize::try_from(options.budget.payloads).unwrap_or(usize::MAX));
         let mode = match options.links {
             Links::Memory => LinkMode::Memory,
             Links::Tcp => LinkMode::Tcp,
@@ -235,7 +250,13 @@ impl Cluster {
                 .map(|id| {
                     let hub = &hub;
                     s.spawn(move || {
-                        osd::open_store(&osd_dir(dir, id), expected(m, id), &options.budget, options.io, hub)
+                        osd::open_store(
+                            &osd_dir(dir, id),
+                            expected(m, id),
+                            &options.budget,
+                            options.io,
+                            hub,
+                        )
                     })
                 })
                 .collect();
@@ -293,7 +314,8 @@ impl Cluster {
         let mgr = MgrDaemon::start(setup, &hub, &reactors.next())?;
         socket("mgr", MGR_NAME, &settings, &mgr.addrs);
         let settings = options.settings("client", "admin", "")?;
-        let admin = Admin::start(&hub, mons(m), keys::daemon("client.admin", &settings, None)?, &mon_on);
+        let admin =
+            Admin::start(&hub, mons(m), keys::daemon("client.admin", &settings, None)?, &mon_on);
         let inner = Inner {
             dir: dir.clone(),
             manifest: m.clone(),
@@ -316,9 +338,13 @@ impl Cluster {
         let cluster = Self(Arc::new(inner));
         let all: BTreeSet<OsdId> = (0..).take(opened.len()).collect();
         // What a store holds may be as bad as the store.
-        let run = |(id, store): (usize, anyhow::Result<OpenStore>)| cluster.run_osd(id, store?, all.clone());
+        let run = |(id, store): (usize, anyhow::Result<OpenStore>)| {
+            cluster.run_osd(id, store?, all.clone())
+        };
         let started = some_of(opened.into_iter().enumerate().map(run).collect())?;
-        for (id, e) in started.into_iter().enumerate().filter_map(|(id, started)| Some((id, started.err()?))) {
+        for (id, e) in
+            started.into_iter().enumerate().filter_map(|(id, started)| Some((id, started.err()?)))
+        {
             tracing::error!("{e:#}");
             let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
             locked(&cluster.0.osds).insert(id as i32, slot);
@@ -327,7 +353,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn run_osd(&self, id: usize, open: OpenStore, started_together: BTreeSet<OsdId>) -> anyhow::Result<()> {
+    fn run_osd(
+        &self,
+        id: usize,
+        open: OpenStore,
+        started_together: BTreeSet<OsdId>,
+    ) -> anyhow::Result<()> {
         let inner = &self.0;
         let m = &inner.manifest;
         let guard = locked(&inner.reactors);
@@ -366,7 +397,9 @@ impl Cluster {
         drop(osds);
         locked(&inner.watch).begin(id, &osd_dir(&inner.dir, id));
         inner.tell_stopped();
-        if let Some(open) = admin_socket(&settings, "osd", &id.to_string(), &inner.hub, &handle.addrs) {
+        if let Some(open) =
+            admin_socket(&settings, "osd", &id.to_string(), &inner.hub, &handle.addrs)
+        {
             locked(&inner.sockets).insert(format!("osd.{id}"), open);
         }
         Ok(())
@@ -376,7 +409,8 @@ impl Cluster {
     /// every PG that is served is enough.
     pub fn ready(&self) -> bool {
         let all = self.stopped().is_empty();
-        self.pg_states().is_some_and(|s| s.total > 0 && s.total == if all { s.clean } else { s.active })
+        self.pg_states()
+            .is_some_and(|s| s.total > 0 && s.total == if all { s.clean } else { s.active })
     }
 
     /// Number of PGs.
@@ -400,10 +434,12 @@ impl Cluster {
         }
         let mut out = PgStates { total: map["num_pgs"].as_u64()?, ..PgStates::default() };
         for s in map["pgs_by_state"].as_array()? {
-            let (name, count) = (s["state_name"].as_str().unwrap_or_default(), s["count"].as_u64().unwrap_or(0));
+            let (name, count) =
+                (s["state_name"].as_str().unwrap_or_default(), s["count"].as_u64().unwrap_or(0));
             out.clean += if name == "active+clean" { count } else { 0 };
             // A stale one is what an OSD said that is down now.
-            let served = name.split('+').any(|w| w == "active") && !name.split('+').any(|w| w == "stale");
+            let served =
+                name.split('+').any(|w| w == "active") && !name.split('+').any(|w| w == "stale");
             out.active += if served { count } else { 0 };
             out.unfound += if name.contains("unfound") { count } else { 0 };
         }
@@ -415,7 +451,8 @@ impl Cluster {
         self.0.stopped()
     }
 
-    /// What is to be looked at now and then: files that were taken away, and OSDs that may come back.
+    /// What is to be looked at now and then: files that were taken away, and OSDs that may come
+    /// back.
     pub fn look_after(&self) {
         let found = locked(&self.0.watch).look();
         if let Some(why) = found.cluster {
@@ -427,19 +464,25 @@ impl Cluster {
                 mailbox.push(OsdMail::Event(OsdEvent::StoreFailed(why)));
             }
         }
-        let short = |(id, slot): (&i32, &OsdSlot)| matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id);
+        let short = |(id, slot): (&i32, &OsdSlot)| {
+            matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id)
+        };
         let short: Vec<i32> = locked(&self.0.osds).iter().filter_map(short).collect();
         for id in short {
-            // A turn is taken only to start it: an order for an OSD whose disk stays full is not refused for the sake of a look.
+            // A turn is taken only to start it: an order for an OSD whose disk stays full is not
+            // refused for the sake of a look.
             if !watch::has_room(&osd_dir(&self.0.dir, id as usize)) {
                 continue;
             }
             // It is looked at again when whatever is done with it is done.
-            let Ok(_turn) = self.0.turns.of(id, &format!("the return of osd.{id} to a disk that has room")) else {
+            let Ok(_turn) =
+                self.0.turns.of(id, &format!("the return of osd.{id} to a disk that has room"))
+            else {
                 continue;
             };
             // Somebody may have started it, or made it anew, meanwhile.
-            if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_)))) {
+            if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_))))
+            {
                 continue;
             }
             match self.start_osd_in_turn(id) {
@@ -464,7 +507,9 @@ impl Cluster {
     pub fn explain(&self) -> String {
         let health = self.0.admin.command(r#"{"prefix": "health", "detail": "detail"}"#);
         match health {
-            Some((_, _, out)) => String::from_utf8_lossy(&out).lines().take(3).collect::<Vec<_>>().join("; "),
+            Some((_, _, out)) => {
+                String::from_utf8_lossy(&out).lines().take(3).collect::<Vec<_>>().join("; ")
+            }
             None => "the monitor does not answer".to_owned(),
         }
     }
@@ -486,18 +531,25 @@ impl Cluster {
     /// When the monitor does not answer.
     pub fn status(&self) -> anyhow::Result<Value> {
         let inner = &self.0;
-        let (_, _, text) = inner.admin.command(r#"{"prefix": "status"}"#).context("the monitor does not answer")?;
+        let (_, _, text) = inner
+            .admin
+            .command(r#"{"prefix": "status"}"#)
+            .context("the monitor does not answer")?;
         let space = inner.osd_space();
         let osds: Vec<Value> = locked(&inner.osds)
             .iter()
             .map(|(id, slot)| match slot {
                 OsdSlot::Running(_) => {
-                    let (used, total) = space.get(id).copied().unwrap_or((0, inner.manifest.osd_size));
+                    let (used, total) =
+                        space.get(id).copied().unwrap_or((0, inner.manifest.osd_size));
                     json!({"id": id, "running": true, "used": used, "total": total})
                 }
                 OsdSlot::Stopped(why) => {
                     let why = inner.advice(*id, why).unwrap_or_else(|| {
-                        format!("stopped; start it with 'spirula osd start {id} --dir {}'", inner.dir.path().display())
+                        format!(
+                            "stopped; start it with 'spirula osd start {id} --dir {}'",
+                            inner.dir.path().display()
+                        )
                     });
                     json!({"id": id, "running": false, "why": why})
                 }
@@ -524,7 +576,10 @@ impl Cluster {
     /// OSDs that run.
     pub fn running_osds(&self) -> Vec<OsdId> {
         let osds = locked(&self.0.osds);
-        osds.iter().filter(|(_, slot)| matches!(slot, OsdSlot::Running(_))).map(|(id, _)| *id).collect()
+        osds.iter()
+            .filter(|(_, slot)| matches!(slot, OsdSlot::Running(_)))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Stops one OSD cleanly.
@@ -554,7 +609,10 @@ impl Cluster {
             let osds = locked(&self.0.osds);
             match osds.get(&id) {
                 None => {
-                    bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", self.0.manifest.osd_uuids.len() - 1)
+                    bail!(
+                        "there is no osd.{id}; this cluster has osd.0 to osd.{}",
+                        self.0.manifest.osd_uuids.len() - 1
+                    )
                 }
                 Some(OsdSlot::Stopped(_)) => bail!("osd.{id} is not running"),
                 Some(OsdSlot::Running(mailbox)) => {
@@ -579,7 +637,8 @@ impl Cluster {
     /// Starts a stopped OSD.
     ///
     /// # Errors
-    /// When there is no such OSD, it runs already, its store cannot be opened, or something else is done with it.
+    /// When there is no such OSD, it runs already, its store cannot be opened, or something else is
+    /// done with it.
     pub fn start_osd(&self, id: i32) -> anyhow::Result<String> {
         let _turn = self.0.turns.of(id, &format!("an order for osd.{id}"))?;
         // A stop that nobody waits for any more may be under way.
@@ -596,16 +655,23 @@ impl Cluster {
     pub fn start_osd_in_turn(&self, id: i32) -> anyhow::Result<String> {
         match locked(&self.0.osds).get(&id) {
             None => {
-                bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", self.0.manifest.osd_uuids.len() - 1)
+                bail!(
+                    "there is no osd.{id}; this cluster has osd.0 to osd.{}",
+                    self.0.manifest.osd_uuids.len() - 1
+                )
             }
-            Some(OsdSlot::Running(_)) => return Err(Unmet(format!("osd.{id} is running already")).into()),
+            Some(OsdSlot::Running(_)) => {
+                return Err(Unmet(format!("osd.{id} is running already")).into());
+            }
             Some(OsdSlot::Stopped(_)) => {}
         }
         let inner = &self.0;
         let n = id as usize;
         let uuid = locked(&inner.uuids).get(n).copied();
-        let (data, expected) = (osd_dir(&inner.dir, n), Expected { uuid, ..expected(&inner.manifest, n) });
-        let open = osd::open_store(&data, expected, &inner.options.budget, inner.options.io, &inner.hub)?;
+        let (data, expected) =
+            (osd_dir(&inner.dir, n), Expected { uuid, ..expected(&inner.manifest, n) });
+        let open =
+            osd::open_store(&data, expected, &inner.options.budget, inner.options.io, &inner.hub)?;
         self.run_osd(n, open, BTreeSet::new())?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
     }
@@ -691,11 +757,13 @@ impl Inner {
         let dir = self.dir.path().display();
         match why {
             Stopped::Asked => None,
-            Stopped::Store(why) => {
-                Some(format!("{why}; 'spirula osd recreate {id} --dir {dir}' makes it anew, and the others fill it"))
-            }
+            Stopped::Store(why) => Some(format!(
+                "{why}; 'spirula osd recreate {id} --dir {dir}' makes it anew, and the others fill \
+                    it"
+            )),
             Stopped::NoRoom(why) => Some(format!(
-                "OSD_FULL: its store, or the file system of that, has no room ({why}); it comes back by itself when there is"
+                "OSD_FULL: its store, or the file system of that, has no room ({why}); it comes \
+                    back by itself when there is"
             )),
         }
     }
@@ -707,12 +775,15 @@ impl Inner {
 
     /// Used and total bytes by OSD, from the manager's `osd df`.
     fn osd_space(&self) -> BTreeMap<i32, (u64, u64)> {
-        let Some((0, _, out)) = self.admin.mgr_command(r#"{"prefix": "osd df", "format": "json"}"#) else {
+        let Some((0, _, out)) = self.admin.mgr_command(r#"{"prefix": "osd df", "format": "json"}"#)
+        else {
             return BTreeMap::new();
         };
         let v: Value = serde_json::from_slice(&out).unwrap_or_default();
         let kib = |n: &Value, key: &str| n[key].as_u64().unwrap_or(0) << 10;
-        let row = |n: &Value| Some((i32::try_from(n["id"].as_i64()?).ok()?, (kib(n, "kb_used"), kib(n, "kb"))));
+        let row = |n: &Value| {
+            Some((i32::try_from(n["id"].as_i64()?).ok()?, (kib(n, "kb_used"), kib(n, "kb"))))
+        };
         v["nodes"].as_array().into_iter().flatten().filter_map(row).collect()
     }
 }
@@ -725,7 +796,9 @@ pub fn wait<T>(mut rx: oneshot::Receiver<T>, patience: Duration) -> Option<T> {
             Ok(v) => return Some(v),
             Err(oneshot::error::TryRecvError::Closed) => return None,
             Err(oneshot::error::TryRecvError::Empty) if begun.elapsed() > patience => return None,
-            Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(Duration::from_millis(1)),
+            Err(oneshot::error::TryRecvError::Empty) => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
         }
     }
 }

@@ -9,14 +9,15 @@ use spirula_messages::Message;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
 use spirula_mon::{
-    Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, Sort, StoreError,
-    mkfs,
+    Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening,
+    Sort, StoreError, mkfs,
 };
 use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
 use spirula_runtime::{
-    Answers, Daemon, Hub, Link, Listener, Mailbox, NetEvent, Peer, Room, Service, clock, entropy, mailbox,
+    Answers, Daemon, Hub, Link, Listener, Mailbox, NetEvent, Peer, Room, Service, clock, entropy,
+    mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -82,9 +83,9 @@ pub fn create(
         host: host.to_owned(),
         device_class: String::new(),
     });
-    let founders = mons
-        .iter()
-        .map(|(name, addrs, _)| Ok(NewMon { name: name.clone(), addrs: addrs.clone(), uuid: Uuid(draw()?) }));
+    let founders = mons.iter().map(|(name, addrs, _)| {
+        Ok(NewMon { name: name.clone(), addrs: addrs.clone(), uuid: Uuid(draw()?) })
+    });
     let params = MkfsParams {
         fsid: m.fsid,
         mons: founders.collect::<anyhow::Result<_>>()?,
@@ -99,7 +100,12 @@ pub fn create(
         ]
         .map(|(k, v)| (k.to_owned(), v))
         .into(),
-        pools: vec![InitialPool { name: pool.to_owned(), pg_num: pgs, size: 0, application: "rados".to_owned() }],
+        pools: vec![InitialPool {
+            name: pool.to_owned(),
+            pg_num: pgs,
+            size: 0,
+            application: "rados".to_owned(),
+        }],
         users,
         service_keys: crate::keys::first_service_keys()?,
     };
@@ -121,7 +127,8 @@ pub fn create_joining(dir: &Path, fsid: Uuid) -> anyhow::Result<()> {
         MonStore::wipe(dir).map_err(|e| anyhow!("remove the old monitor store: {e}"))?;
     }
     let identity = Identity { fsid, uuid: Uuid(draw()?), member: 0 };
-    MonStore::create(dir, identity, &Snapshot::default()).map_err(|e| anyhow!("create the monitor: {e}"))
+    MonStore::create(dir, identity, &Snapshot::default())
+        .map_err(|e| anyhow!("create the monitor: {e}"))
 }
 
 /// What a monitor is started with.
@@ -203,12 +210,18 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth, company } = setup;
-        crate::guard::tighten(&data).with_context(|| format!("close {} to other users", data.display()))?;
-        let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
+        let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth, company } =
+            setup;
+        crate::guard::tighten(&data)
+            .with_context(|| format!("close {} to other users", data.display()))?;
+        let (store, stored) =
+            MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
         if let Some(fsid) = fsid.filter(|f| *f != own) {
-            bail!("mon.{name} cannot start: {} belongs to cluster {own}, not {fsid}", data.display());
+            bail!(
+                "mon.{name} cannot start: {} belongs to cluster {own}, not {fsid}",
+                data.display()
+            );
         }
         // One that the cluster knows is where the monitor map says.
         let bind = bind.or(place.filter(|_| stored.snapshot.index == 0));
@@ -217,7 +230,8 @@ impl MonDaemon {
                 tracing::error!("draw random bytes: {e}");
             }
         });
-        let addrs = bind.map(|b| AddrVec::one(spirula_types::EntityAddr::v2(b, 0))).unwrap_or_default();
+        let addrs =
+            bind.map(|b| AddrVec::one(spirula_types::EntityAddr::v2(b, 0))).unwrap_or_default();
         let opening = Opening {
             stored,
             name: name.clone(),
@@ -227,9 +241,13 @@ impl MonDaemon {
             boot: u64::from_le_bytes(draw()?),
             entropy: fill,
         };
-        let mut mon = Mon::open(opening).map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
+        let mut mon = Mon::open(opening)
+            .map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
         let mut facts = host::machine_facts(&host);
-        facts.insert("compression_algorithms".to_owned(), "none, snappy, zlib, zstd, lz4".to_owned());
+        facts.insert(
+            "compression_algorithms".to_owned(),
+            "none, snappy, zlib, zstd, lz4".to_owned(),
+        );
         facts.extend(host::disk_facts(&data));
         if !company.is_empty() {
             facts.insert(spirula_mon::SHARES_PROCESS.to_owned(), "true".to_owned());
@@ -239,7 +257,9 @@ impl MonDaemon {
         mon.set_auth_safe(auth.required.is_safe());
         mon.set_company(company);
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
-        let addr = bind.or(known).with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;
+        let addr = bind
+            .or(known)
+            .with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
         let me = Peer::new(EntityType::Mon, &name);
@@ -248,7 +268,10 @@ impl MonDaemon {
         let door = MonDoor::open(realm.clone(), Arc::new(move || ids.next()), required, shared);
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth: door };
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
-            format!("mon.{name} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
+            format!(
+                "mon.{name} cannot listen on {addr}; if another program has the port, a new \
+                cluster can take one with --port"
+            )
         })?;
         let disk = disk_thread(store, mailbox.clone(), failed.clone())?;
         let mut out = Vec::new();
@@ -293,11 +316,20 @@ impl MonDaemon {
     /// lost: the quorum repeats itself.
     fn send_peer(&mut self, name: String, addrs: AddrVec, message: spirula_messages::Message) {
         let now = clock::monotonic();
-        let usable = |p: &PeerLink| p.addrs == addrs && (!p.link.is_closed() || now < p.since + RECONNECT);
+        let usable =
+            |p: &PeerLink| p.addrs == addrs && (!p.link.is_closed() || now < p.since + RECONNECT);
         if !self.peers.get(&name).is_some_and(usable) {
             let sink = self.mailbox.sink();
-            let link = self.hub.connect_watched(&self.me, &self.login, &sink, &addrs, EntityType::Mon, &self.on);
-            if let Some(old) = self.peers.insert(name.clone(), PeerLink { link, addrs, since: now }) {
+            let link = self.hub.connect_watched(
+                &self.me,
+                &self.login,
+                &sink,
+                &addrs,
+                EntityType::Mon,
+                &self.on,
+            );
+            if let Some(old) = self.peers.insert(name.clone(), PeerLink { link, addrs, since: now })
+            {
                 old.link.close();
             }
         }
@@ -397,8 +429,8 @@ fn disk_thread(
                 let mut waited = false;
                 let done = loop {
                     match store.persist(&writes) {
-                        // Others filled the file system. What is not written is not acknowledged, and goes on when
-                        // there is room.
+                        // Others filled the file system. What is not written is not acknowledged,
+                        // and goes on when there is room.
                         Err(e @ StoreError::NoRoom { .. }) => {
                             if !std::mem::replace(&mut waited, true) {
                                 tracing::error!("the monitor waits: {e}");
@@ -442,7 +474,9 @@ impl Daemon for MonDaemon {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => {
                 let sort = |m: &Message| self.mon.sort_of(conn, m);
-                if let Some(message) = self.answers.take(conn, message, sort, |sort, m| room(&self.mon, sort, m)) {
+                if let Some(message) =
+                    self.answers.take(conn, message, sort, |sort, m| room(&self.mon, sort, m))
+                {
                     self.feed(MonEvent::Message { conn, message });
                 }
             }
@@ -501,7 +535,9 @@ impl Daemon for MonDaemon {
         loop {
             if self.mon.has_more() {
                 self.feed(MonEvent::More);
-            } else if let Some((conn, message)) = self.answers.due(|sort, m| room(&self.mon, sort, m)) {
+            } else if let Some((conn, message)) =
+                self.answers.due(|sort, m| room(&self.mon, sort, m))
+            {
                 self.feed(MonEvent::Message { conn, message });
             } else {
                 break;

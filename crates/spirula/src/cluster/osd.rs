@@ -83,15 +83,16 @@ pub struct Expected {
 }
 
 /// The file beside the store in `data` that says which store was last opened there, and how often
-/// it had been: an older copy of its main device, put in its place, is known by it. If it was opened here the first time, it
-/// says when that was, and by which version.
+/// it had been: an older copy of its main device, put in its place, is known by it. If it was
+/// opened here the first time, it says when that was, and by which version.
 fn opened_file(data: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from("opened-");
     name.push(data.file_name().unwrap_or_default());
     data.with_file_name(name)
 }
 
-/// When the store in `data` was made, and by which version: what the file says, or now, if nobody has opened it.
+/// When the store in `data` was made, and by which version: what the file says, or now, if nobody
+/// has opened it.
 fn made(data: &Path, known: &Known) -> Option<Made> {
     let text = std::fs::read_to_string(opened_file(data)).unwrap_or_default();
     let mut words = text.trim_end().splitn(4, ' ');
@@ -108,14 +109,16 @@ fn made(data: &Path, known: &Known) -> Option<Made> {
 fn refuse_old(data: &Path, known: &Known) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(opened_file(data)).unwrap_or_default();
     let mut words = text.split_whitespace();
-    let (store, openings) = (words.next().and_then(Uuid::parse), words.next().and_then(|n| n.parse::<u64>().ok()));
+    let (store, openings) =
+        (words.next().and_then(Uuid::parse), words.next().and_then(|n| n.parse::<u64>().ok()));
     // Not there, or about another store: nothing is known of this one.
     if let (Some(store), Some(openings)) = (store, openings)
         && store == known.store
         && openings > known.openings
     {
         bail!(
-            "{} was last opened for the {}. time, but this store had been for the {openings}. time: it is an old copy, \
+            "{} was last opened for the {}. time, but this store had been for the {openings}. \
+                time: it is an old copy, \
              and what was acknowledged since is not in it",
             data.display(),
             known.openings
@@ -128,12 +131,20 @@ fn refuse_old(data: &Path, known: &Known) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When it cannot be opened or belongs to another OSD or cluster.
-pub fn open_store(data: &Path, expected: Expected, budget: &Budget, io: Io, hub: &Hub) -> anyhow::Result<OpenStore> {
+pub fn open_store(
+    data: &Path,
+    expected: Expected,
+    budget: &Budget,
+    io: Io,
+    hub: &Hub,
+) -> anyhow::Result<OpenStore> {
     let Expected { id, fsid, uuid } = expected;
-    crate::guard::tighten(data).with_context(|| format!("close {} to other users", data.display()))?;
+    crate::guard::tighten(data)
+        .with_context(|| format!("close {} to other users", data.display()))?;
     let (mailbox, rx) = mailbox();
     let kept_bytes = usize::try_from(budget.kept_per_store).unwrap_or(usize::MAX);
-    let opts = StoreOptions { io, kept_bytes, ..store_options(0, budget.per_store, hub.pool().clone()) };
+    let opts =
+        StoreOptions { io, kept_bytes, ..store_options(0, budget.per_store, hub.pool().clone()) };
     let (commit, error) = (mailbox.clone(), mailbox.clone());
     let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
     // What is not known of it is as the store says; what is, must be right before anything
@@ -141,11 +152,16 @@ pub fn open_store(data: &Path, expected: Expected, budget: &Budget, io: Io, hub:
     let paths = StorePaths::find(data).map_err(cannot)?;
     let known = paths.known().map_err(cannot)?;
     let files = paths.all().map_err(cannot)?;
-    crate::guard::tighten_files(&files).with_context(|| format!("close the store of osd.{id} to other users"))?;
+    crate::guard::tighten_files(&files)
+        .with_context(|| format!("close the store of osd.{id} to other users"))?;
     refuse_old(data, &known).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
     let made = made(data, &known);
     let is = known.identity;
-    let whole = Identity { fsid: fsid.unwrap_or(is.fsid), osd_uuid: uuid.unwrap_or(is.osd_uuid), osd_id: id };
+    let whole = Identity {
+        fsid: fsid.unwrap_or(is.fsid),
+        osd_uuid: uuid.unwrap_or(is.osd_uuid),
+        osd_id: id,
+    };
     let store = Store::open(
         data,
         Some(whole),
@@ -168,8 +184,8 @@ pub struct OsdHandle {
     pub addrs: AddrVec,
 }
 
-/// Starts the OSD of an open store on `on`; `ended` is called when it has stopped, with the reason if it
-/// did so by itself.
+/// Starts the OSD of an open store on `on`; `ended` is called when it has stopped, with the reason
+/// if it did so by itself.
 ///
 /// # Errors
 /// When no port can be opened, or its records are damaged.
@@ -188,7 +204,10 @@ pub fn start(
         ("default_device_class".to_owned(), host::device_class(&setup.data)),
         ("rotational".to_owned(), rotates.clone()),
         ("journal_rotational".to_owned(), rotates),
-        ("objectstore_numa_unknown_devices".to_owned(), disk.get("devices").cloned().unwrap_or_default()),
+        (
+            "objectstore_numa_unknown_devices".to_owned(),
+            disk.get("devices").cloned().unwrap_or_default(),
+        ),
         ("network_numa_unknown_ifaces".to_owned(), "back_iface,front_iface".to_owned()),
         ("osdspec_affinity".to_owned(), String::new()),
         ("id".to_owned(), id.to_string()),
@@ -207,7 +226,8 @@ pub fn start(
         mons: setup.mons,
         public: AddrVec::default(),
         cluster: AddrVec::default(),
-        location: host::crush_location(location, &setup.host).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?,
+        location: host::crush_location(location, &setup.host)
+            .map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?,
         host: setup.host,
         device_class: setup.device_class,
         started_together: setup.started_together,
@@ -217,7 +237,8 @@ pub fn start(
         auth: setup.auth,
     };
     // Every incarnation has its own, also within one process.
-    let nonce = host::nonce().context("draw a number")?.wrapping_add(clock::monotonic().as_micros() as u32);
+    let nonce =
+        host::nonce().context("draw a number")?.wrapping_add(clock::monotonic().as_micros() as u32);
     let (public, cluster, ports) = (setup.public, setup.cluster, setup.ports);
     let place = Place { public, cluster, ports, nonce: nonce & 0x7fff_ffff };
     let osd = OsdDaemon::start(cfg, &place, hub, on, open.mailbox.clone(), open.store)
@@ -228,7 +249,9 @@ pub fn start(
         match running.await {
             Ok(osd) => ended(osd.failure().map(str::to_owned)),
             // A defect that its store, or a message, has brought out. Its links went with it.
-            Err(e) => ended(Some(format!("osd.{id} ended by a defect of this program ({e}); the log says where"))),
+            Err(e) => ended(Some(format!(
+                "osd.{id} ended by a defect of this program ({e}); the log says where"
+            ))),
         }
     });
     Ok(handle)

@@ -1,7 +1,8 @@
 //! The OSD on an event loop: the shell around [`OsdCore`].
 //!
-//! The shell listens for others, hands what arrives in its mailbox to the core with the time at which it takes
-//! it out, and stands for the core's surroundings ([`Outside`]): the process's network, helper threads, memory.
+//! The shell listens for others, hands what arrives in its mailbox to the core with the time at
+//! which it takes it out, and stands for the core's surroundings ([`Outside`]): the process's
+//! network, helper threads, memory.
 
 use spirula_buffer::PayloadPool;
 use spirula_osd::{Now, OsdConfig, OsdCore, OsdEvent, Outside, Watch};
@@ -89,7 +90,8 @@ pub struct OsdDaemon {
 }
 
 impl OsdDaemon {
-    /// Listens at `place`, and puts the OSD together on an open store; its addresses in `cfg` are filled in. `mailbox` is its own.
+    /// Listens at `place`, and puts the OSD together on an open store; its addresses in `cfg` are
+    /// filled in. `mailbox` is its own.
     ///
     /// # Errors
     /// When the port cannot be opened, or a PG's record in the store is damaged.
@@ -102,9 +104,15 @@ impl OsdDaemon {
         store: Store,
     ) -> Result<Self, String> {
         let mut me = Peer::new(EntityType::Osd, &cfg.id.to_string());
-        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: cfg.auth.door(spirula_osd::grants) };
-        let listen =
-            |ip| hub.listen_within(ip, place.ports, place.nonce, service.clone(), on).map_err(|e| e.to_string());
+        let service = Service {
+            me: me.clone(),
+            sink: mailbox.sink(),
+            auth: cfg.auth.door(spirula_osd::grants),
+        };
+        let listen = |ip| {
+            hub.listen_within(ip, place.ports, place.nonce, service.clone(), on)
+                .map_err(|e| e.to_string())
+        };
         let mut listeners = vec![listen(place.public)?];
         cfg.public = listeners[0].addrs.clone();
         cfg.cluster = cfg.public.clone();

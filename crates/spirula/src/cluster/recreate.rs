@@ -1,8 +1,10 @@
-//! An OSD whose store cannot be used gets a new, empty one with its number (`spirula osd recreate`).
+//! An OSD whose store cannot be used gets a new, empty one with its number (`spirula osd
+//! recreate`).
 //!
-//! To the cluster it is a new OSD: the old identity is destroyed first, so that nobody takes the empty
-//! store for one that holds nothing because nothing was written. What is left of the old store is
-//! moved aside, not deleted. Each step can be done again: one that was interrupted is begun anew.
+//! To the cluster it is a new OSD: the old identity is destroyed first, so that nobody takes the
+//! empty store for one that holds nothing because nothing was written. What is left of the old
+//! store is moved aside, not deleted. Each step can be done again: one that was interrupted is
+//! begun anew.
 
 use super::{CLUSTER, Cluster, OsdSlot, STOP_PATIENCE, Stopped, locked, osd, osd_dir};
 use crate::cluster::host::random;
@@ -19,21 +21,29 @@ impl Cluster {
     /// Makes the store of a stopped OSD anew and starts it.
     ///
     /// # Errors
-    /// When it runs, when its old store may hold the only copy of something, something else is done with an OSD, or a step fails.
+    /// When it runs, when its old store may hold the only copy of something, something else is done
+    /// with an OSD, or a step fails.
     pub fn recreate_osd(&self, id: i32) -> anyhow::Result<String> {
         let inner = &self.0;
         // For all, since the cluster's manifest names them all.
         let _turn = inner.turns.of_all(&format!("making osd.{id} anew"))?;
         let n = usize::try_from(id).unwrap_or(usize::MAX);
-        // Whoever was destroyed may not come up, however whole its store is: it runs and is refused, or was stopped for that.
+        // Whoever was destroyed may not come up, however whole its store is: it runs and is
+        // refused, or was stopped for that.
         let destroyed = self.is_given_up(id);
         let (runs, away) = match locked(&inner.osds).get(&id) {
-            None => bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", inner.manifest.osd_uuids.len() - 1),
-            Some(OsdSlot::Running(_)) if !destroyed => bail!("osd.{id} is running; nothing is wrong with its store"),
+            None => bail!(
+                "there is no osd.{id}; this cluster has osd.0 to osd.{}",
+                inner.manifest.osd_uuids.len() - 1
+            ),
+            Some(OsdSlot::Running(_)) if !destroyed => {
+                bail!("osd.{id} is running; nothing is wrong with its store")
+            }
             Some(OsdSlot::Running(_)) => (true, 1),
             Some(OsdSlot::Stopped(Stopped::Asked)) if !destroyed => {
                 bail!(
-                    "osd.{id} was stopped, and its store is whole for all that is known; 'spirula osd start {id}' starts it"
+                    "osd.{id} was stopped, and its store is whole for all that is known; 'spirula \
+                        osd start {id}' starts it"
                 )
             }
             Some(OsdSlot::Stopped(Stopped::Asked)) => (false, 1),
@@ -67,7 +77,8 @@ impl Cluster {
         made
     }
 
-    /// [`Self::recreate_osd`] of one that is stopped, and that nobody needs; its old store was moved to `aside`.
+    /// [`Self::recreate_osd`] of one that is stopped, and that nobody needs; its old store was
+    /// moved to `aside`.
     fn make_anew(&self, id: i32, n: usize, aside: Option<PathBuf>) -> anyhow::Result<String> {
         let inner = &self.0;
         let data = osd_dir(&inner.dir, n);
@@ -78,12 +89,15 @@ impl Cluster {
         self.ask(json!({"prefix": "osd new", "uuid": uuid.to_string(), "id": id.to_string()}))?;
         if inner.manifest.auth {
             let name = format!("osd.{id}");
-            let caps: Vec<String> = keys::daemon_caps("osd").into_iter().flat_map(|(on, may)| [on, may]).collect();
-            let key = self.ask(json!({"prefix": "auth get-or-create", "entity": name, "caps": caps}))?;
+            let caps: Vec<String> =
+                keys::daemon_caps("osd").into_iter().flat_map(|(on, may)| [on, may]).collect();
+            let key =
+                self.ask(json!({"prefix": "auth get-or-create", "entity": name, "caps": caps}))?;
             dir::write_durably(&keys::path(&inner.dir, &name), &key, 0o600)?;
         }
         let opts = osd::store_options(inner.manifest.osd_size, 16 << 20, PayloadPool::new(1 << 20));
-        Store::create(&data, inner.manifest.fsid, uuid, id, &opts).map_err(|e| anyhow!("create osd.{id}: {e}"))?;
+        Store::create(&data, inner.manifest.fsid, uuid, id, &opts)
+            .map_err(|e| anyhow!("create osd.{id}: {e}"))?;
         let uuids = {
             let mut uuids = locked(&inner.uuids);
             if let Some(own) = uuids.get_mut(n) {
@@ -93,18 +107,24 @@ impl Cluster {
         };
         inner.dir.write_manifest(&dir::Manifest { osd_uuids: uuids, ..inner.manifest.clone() })?;
         self.start_osd_in_turn(id)?;
-        let left =
-            aside.map_or_else(String::new, |a| format!("; what was left of its old store is in {}", a.display()));
+        let left = aside.map_or_else(String::new, |a| {
+            format!("; what was left of its old store is in {}", a.display())
+        });
         Ok(format!("osd.{id} runs on a new, empty store, which the others fill{left}"))
     }
 
-    /// Did somebody give up its data (`ceph osd destroy`), and perhaps its number, too (`ceph osd new`)? Not so, if the monitors do not say.
+    /// Did somebody give up its data (`ceph osd destroy`), and perhaps its number, too (`ceph osd
+    /// new`)? Not so, if the monitors do not say.
     fn is_given_up(&self, id: i32) -> bool {
         let map = self.ask(json!({"prefix": "osd dump", "format": "json"}));
-        let map: serde_json::Value = map.ok().and_then(|m| serde_json::from_slice(&m).ok()).unwrap_or_default();
+        let map: serde_json::Value =
+            map.ok().and_then(|m| serde_json::from_slice(&m).ok()).unwrap_or_default();
         let of_it = |o: &&serde_json::Value| o["osd"].as_i64() == Some(id.into());
-        let Some(osd) = map["osds"].as_array().and_then(|all| all.iter().find(of_it)) else { return false };
-        let has = |state: &str| osd["state"].as_array().is_some_and(|all| all.iter().any(|s| s == state));
+        let Some(osd) = map["osds"].as_array().and_then(|all| all.iter().find(of_it)) else {
+            return false;
+        };
+        let has =
+            |state: &str| osd["state"].as_array().is_some_and(|all| all.iter().any(|s| s == state));
         let own = usize::try_from(id).ok().and_then(|n| locked(&self.0.uuids).get(n).copied());
         let theirs = osd["uuid"].as_str().and_then(Uuid::parse).filter(|u| !u.is_zero());
         // Whoever is up with another identity has its data elsewhere, and is left alone.
@@ -112,8 +132,8 @@ impl Cluster {
     }
 
     /// Fails unless the cluster has everything without this OSD: every PG is served, which takes
-    /// `min_size` members that know of every acknowledged write, and no object is wanted in vain. `away`: it is
-    /// not up, though it did not fail.
+    /// `min_size` members that know of every acknowledged write, and no object is wanted in vain.
+    /// `away`: it is not up, though it did not fail.
     fn spared(&self, id: i32, away: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -124,10 +144,16 @@ impl Cluster {
             if begun.elapsed() > STOP_PATIENCE {
                 let what = states.map_or_else(
                     || "the cluster does not say how its placement groups are".to_owned(),
-                    |s| format!("of {} placement groups {} are served, {} miss objects", s.total, s.active, s.unfound),
+                    |s| {
+                        format!(
+                            "of {} placement groups {} are served, {} miss objects",
+                            s.total, s.active, s.unfound
+                        )
+                    },
                 );
                 bail!(
-                    "{what}: the old store of osd.{id} may hold the only copy of something ({CLUSTER} health detail)"
+                    "{what}: the old store of osd.{id} may hold the only copy of something \
+                        ({CLUSTER} health detail)"
                 );
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -138,8 +164,11 @@ impl Cluster {
     fn ask(&self, command: serde_json::Value) -> anyhow::Result<bytes::Bytes> {
         let begun = Instant::now();
         loop {
-            let (code, words, out) =
-                self.0.admin.command(&command.to_string()).context("the monitor does not answer")?;
+            let (code, words, out) = self
+                .0
+                .admin
+                .command(&command.to_string())
+                .context("the monitor does not answer")?;
             if code == 0 {
                 return Ok(out);
             }
@@ -161,7 +190,8 @@ fn move_aside(data: &Path) -> anyhow::Result<Option<PathBuf>> {
         let path = data.join(name);
         if path.is_symlink() {
             bail!(
-                "{} is a link to a device: replace the device, make its store with 'spirula osd prepare', and see docs/store.md",
+                "{} is a link to a device: replace the device, make its store with 'spirula osd \
+                    prepare', and see docs/store.md",
                 path.display()
             );
         }
@@ -171,7 +201,8 @@ fn move_aside(data: &Path) -> anyhow::Result<Option<PathBuf>> {
         name.push(data.file_name().unwrap_or_default());
         let to = data.with_file_name(name);
         if std::fs::symlink_metadata(&to).is_err() {
-            std::fs::rename(data, &to).with_context(|| format!("move {} to {}", data.display(), to.display()))?;
+            std::fs::rename(data, &to)
+                .with_context(|| format!("move {} to {}", data.display(), to.display()))?;
             return Ok(Some(to));
         }
     }

@@ -1,7 +1,7 @@
 //! What an OSD says of its store in its metadata, under the names that Ceph's tools read.
 //!
-//! The names are BlueStore's; the values are this store's, found out and never assumed: a key whose value is not known is
-//! left out.
+//! The names are BlueStore's; the values are this store's, found out and never assumed: a key whose
+//! value is not known is left out.
 
 use super::host;
 use spirula_store::{BLOCK, Io, StorePaths};
@@ -22,9 +22,11 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
 }
 
-/// Does the kernel say that the disk `path` takes back what is not needed? A file always can give back space to its file system.
+/// Does the kernel say that the disk `path` takes back what is not needed? A file always can give
+/// back space to its file system.
 fn gives_back(path: &Path) -> bool {
-    !is_device(path) || host::queue_fact(path, "discard_max_bytes").is_some_and(|bytes| bytes != "0")
+    !is_device(path)
+        || host::queue_fact(path, "discard_max_bytes").is_some_and(|bytes| bytes != "0")
 }
 
 /// The facts of the store in `data`, whose data space has `size` bytes.
@@ -72,14 +74,23 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let none = facts(&dir.join("nowhere"), 1 << 30, Io::Threads, None);
         assert_eq!(none.get("bluestore_bdev_size").map(String::as_str), Some("1073741824"));
-        assert!(!none.contains_key("bluestore_bdev_path") && !none.contains_key("created_at"), "{none:?}");
+        assert!(
+            !none.contains_key("bluestore_bdev_path") && !none.contains_key("created_at"),
+            "{none:?}"
+        );
         let file = dir.join("block");
         std::fs::write(&file, "x").unwrap();
         let made = Made { at: "2026-11-23T00:00:00.000000Z".into(), by: "v".into() };
         let all = facts(&file, 1 << 30, Io::Threads, Some(&made));
         let of = |key: &str| all.get(key).map_or("", String::as_str);
         std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!((of("bluestore_bdev_access_mode"), of("bluestore_bdev_support_discard")), ("file", "1"));
-        assert_eq!((of("bluefs"), of("bluefs_single_shared_device"), of("created_at")), ("0", "1", made.at.as_str()));
+        assert_eq!(
+            (of("bluestore_bdev_access_mode"), of("bluestore_bdev_support_discard")),
+            ("file", "1")
+        );
+        assert_eq!(
+            (of("bluefs"), of("bluefs_single_shared_device"), of("created_at")),
+            ("0", "1", made.at.as_str())
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! Who works on the OSDs' stores: orders that would trip over each other do not run at once.
 //!
-//! An OSD is started, stopped or made anew by orders over the control socket, each in a thread of its own, and by the cluster itself when a
-//! disk has room again. A store that is started while it is copied gives a copy of two moments; one that is started while it is made anew, or is made
-//! anew twice, ends as something that nobody asked for. So each takes its turn first: for one OSD, or for all of the directory. An order whose
-//! turn it is not is refused, and says what is under way; none waits, since a backup may take hours.
+//! An OSD is started, stopped or made anew by orders over the control socket, each in a thread of
+//! its own, and by the cluster itself when a disk has room again. A store that is started while it
+//! is copied gives a copy of two moments; one that is started while it is made anew, or is made
+//! anew twice, ends as something that nobody asked for. So each takes its turn first: for one OSD,
+//! or for all of the directory. An order whose turn it is not is refused, and says what is under
+//! way; none waits, since a backup may take hours.
 
 use super::locked;
 use anyhow::bail;
@@ -78,7 +80,10 @@ mod tests {
         let start = turns.of(1, "starting osd.1").unwrap();
         let other = turns.of(2, "stopping osd.2").unwrap();
         let refused = |r: anyhow::Result<Turn<'_>>| r.unwrap_err().to_string();
-        assert_eq!(refused(turns.of(1, "x")), "starting osd.1 is under way; ask again when it is done");
+        assert_eq!(
+            refused(turns.of(1, "x")),
+            "starting osd.1 is under way; ask again when it is done"
+        );
         assert!(refused(turns.of_all("x")).starts_with("starting osd.1 is"));
         drop(start);
         assert!(refused(turns.of_all("x")).starts_with("stopping osd.2 is"));

@@ -1,8 +1,8 @@
 //! What must stay where it is while a cluster runs: its directory, and the files of its OSDs.
 //!
 //! A store goes on writing to a file that was deleted, and what it acknowledges goes with the last
-//! descriptor. So the process looks, once a second: at files that are gone or are others now, and at
-//! file systems that have become read-only, which a store that only reads would not notice.
+//! descriptor. So the process looks, once a second: at files that are gone or are others now, and
+//! at file systems that have become read-only, which a store that only reads would not notice.
 
 use crate::dir::ClusterDir;
 use rustix::fs::StatVfsMountFlags;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Room that must be there before an OSD that had none is started again, bytes: it needs some for what
-/// its journal holds, and would else be back in a moment.
+/// Room that must be there before an OSD that had none is started again, bytes: it needs some for
+/// what its journal holds, and would else be back in a moment.
 const ROOM: u64 = 256 << 20;
 
 /// A file and which one it was.
@@ -65,7 +65,8 @@ impl Watch {
 
     /// Watches the store of an OSD that has been started, in place of an earlier one.
     pub fn begin(&mut self, id: usize, data: &Path) {
-        let files = ["block", "journal", "meta"].into_iter().filter_map(|name| Kept::new(data.join(name)));
+        let files =
+            ["block", "journal", "meta"].into_iter().filter_map(|name| Kept::new(data.join(name)));
         self.osds.insert(id, files.collect());
     }
 
@@ -78,24 +79,35 @@ impl Watch {
     pub fn look(&mut self) -> Found {
         let mut found = Found::default();
         if let Some(own) = self.own.as_ref().filter(|own| own.is_gone()) {
-            let text =
-                format!("{} was removed while the cluster ran: nothing can be kept any more", own.path.display());
+            let text = format!(
+                "{} was removed while the cluster ran: nothing can be kept any more",
+                own.path.display()
+            );
             found.cluster = Some(text);
             return found;
         }
         if is_read_only(&self.dir) {
-            let text =
-                format!("the file system of {} has become read-only: nothing can be kept any more", self.dir.display());
+            let text = format!(
+                "the file system of {} has become read-only: nothing can be kept any more",
+                self.dir.display()
+            );
             found.cluster = Some(text);
             return found;
         }
         for (id, files) in &self.osds {
             if let Some(gone) = files.iter().find(|f| f.is_gone()) {
-                found
-                    .osds
-                    .push((*id, format!("{} was removed, or replaced, while it was in use", gone.path.display())));
+                found.osds.push((
+                    *id,
+                    format!(
+                        "{} was removed, or replaced, while it was in use",
+                        gone.path.display()
+                    ),
+                ));
             } else if let Some(f) = files.iter().find(|f| is_read_only(&f.path)) {
-                found.osds.push((*id, format!("the file system of {} has become read-only", f.path.display())));
+                found.osds.push((
+                    *id,
+                    format!("the file system of {} has become read-only", f.path.display()),
+                ));
             }
         }
         for (id, _) in &found.osds {
@@ -134,7 +146,9 @@ mod tests {
         assert!(found.cluster.is_none() && found.osds.is_empty());
         std::fs::rename(at.join("other"), data.join("block")).unwrap();
         let found = watch.look();
-        assert!(found.osds.len() == 1 && found.osds[0].1.contains("block was removed, or replaced"));
+        assert!(
+            found.osds.len() == 1 && found.osds[0].1.contains("block was removed, or replaced")
+        );
         assert!(watch.look().osds.is_empty(), "told again");
         watch.begin(0, &data);
         assert!(watch.look().osds.is_empty());
@@ -145,6 +159,11 @@ mod tests {
     #[test]
     fn no_room_is_told_from_other_troubles() {
         let words = |code| format!("write x: {}", std::io::Error::from_raw_os_error(code));
-        assert!(is_no_room(&words(28)) && is_no_room(&words(122)) && !is_no_room(&words(5)) && !is_no_room(&words(30)));
+        assert!(
+            is_no_room(&words(28))
+                && is_no_room(&words(122))
+                && !is_no_room(&words(5))
+                && !is_no_room(&words(30))
+        );
     }
 }

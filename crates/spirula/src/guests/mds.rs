@@ -11,7 +11,8 @@ const FS: &str = "cephfs";
 const METADATA: (&str, u32) = ("cephfs_metadata", 16);
 const DATA: (&str, u32) = ("cephfs_data", 32);
 /// What a metadata server may do.
-const CAPS: [&str; 8] = ["mon", "profile mds", "osd", "allow rwx", "mds", "allow *", "mgr", "profile mds"];
+const CAPS: [&str; 8] =
+    ["mon", "profile mds", "osd", "allow rwx", "mds", "allow *", "mgr", "profile mds"];
 
 pub(super) struct Mds;
 
@@ -28,7 +29,9 @@ impl Suite for Mds {
         if there.as_array().is_some_and(Vec::is_empty) {
             site.pool(METADATA.0, METADATA.1)?;
             site.pool(DATA.0, DATA.1)?;
-            site.command(&json!({"prefix": "fs new", "fs_name": FS, "metadata": METADATA.0, "data": DATA.0}))?;
+            site.command(
+                &json!({"prefix": "fs new", "fs_name": FS, "metadata": METADATA.0, "data": DATA.0}),
+            )?;
         }
         Ok(())
     }
@@ -39,8 +42,8 @@ impl Suite for Mds {
             let mut args = site.common_args(id, &name);
             // What it says stands in its log by way of its standard error.
             args.extend(["--log-to-stderr=true", "--err-to-stderr=true"].map(OsString::from));
-            // One that lost its rank would replace itself (execve, from whatever thread), and so lose what ends it with us. It is to
-            // end; whoever started it starts it again.
+            // One that lost its rank would replace itself (execve, from whatever thread), and so
+            // lose what ends it with us. It is to end; whoever started it starts it again.
             args.push("--mds-valgrind-exit=true".into());
             Guest { name, program: "ceph-mds", args }
         };
@@ -60,7 +63,9 @@ impl Suite for Mds {
     fn hints(&self, site: &Site) -> Vec<String> {
         let conf = site.dir.conf();
         vec![
-            format!("File system {FS} (Debian: apt-get install ceph-fuse), with two metadata servers:"),
+            format!(
+                "File system {FS} (Debian: apt-get install ceph-fuse), with two metadata servers:"
+            ),
             format!("  ceph-fuse -c {} -n client.admin /mnt", conf.display()),
             format!("  ceph -c {} fs status", conf.display()),
         ]

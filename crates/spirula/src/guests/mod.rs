@@ -1,13 +1,16 @@
 //! Guests: daemons of Ceph's that `spirula up --with …` runs beside the cluster.
 //!
-//! A [`Suite`] is what one word of `--with` means: which programs it needs, what there must be in the cluster before they start (pools,
-//! users, file systems), which daemons run, and what to say to people. [`Guests`] runs them: it starts each in the foreground as a child of
-//! this process, writes down what it says in `DIR/NAME.log` (the last [`LOG_MAX`] bytes, and as many before them), starts it again when
-//! it ended, with a pause that doubles up to [`PAUSE_MOST`], and stops all before the cluster is stopped, so that they can still write.
-//! They end with this process, however it ends ([`ends_with_us`]), and so do programs that are run to prepare something
+//! A [`Suite`] is what one word of `--with` means: which programs it needs, what there must be in
+//! the cluster before they start (pools, users, file systems), which daemons run, and what to say
+//! to people. [`Guests`] runs them: it starts each in the foreground as a child of this process,
+//! writes down what it says in `DIR/NAME.log` (the last [`LOG_MAX`] bytes, and as many before
+//! them), starts it again when it ended, with a pause that doubles up to [`PAUSE_MOST`], and stops
+//! all before the cluster is stopped, so that they can still write. They end with this process,
+//! however it ends ([`ends_with_us`]), and so do programs that are run to prepare something
 //! ([`finished`]), which have a time limit besides: they may wait for PGs that nobody serves.
 //!
-//! A guest is never needed: what goes wrong with one is said, and the cluster and the other guests run on.
+//! A guest is never needed: what goes wrong with one is said, and the cluster and the other guests
+//! run on.
 
 mod mds;
 mod rgw;
@@ -116,7 +119,8 @@ pub trait Suite {
     /// The daemons.
     fn guests(&self, site: &Site) -> Vec<Guest>;
 
-    /// Makes what needs programs of Ceph's, and so PGs that serve. Called when the daemons run, and have been waited for.
+    /// Makes what needs programs of Ceph's, and so PGs that serve. Called when the daemons run, and
+    /// have been waited for.
     ///
     /// # Errors
     /// When it cannot be made, or not in time. The daemons run on.
@@ -153,7 +157,8 @@ impl Site {
         let settings = sources.settings(names, &dir.path_options())?;
         let auth = keys::daemon("client.admin", &settings, None)?;
         let me = Peer::new(EntityType::Client, "admin");
-        let remote = Remote::new(find_mons(&settings, dir)?, me.clone(), auth.login(&me), &settings)?;
+        let remote =
+            Remote::new(find_mons(&settings, dir)?, me.clone(), auth.login(&me), &settings)?;
         Ok(Self { dir: dir.clone(), manifest: manifest.clone(), remote })
     }
 
@@ -189,8 +194,8 @@ impl Site {
         self.command(&json!({"prefix": "osd pool create", "pool": name, "pg_num": pgs})).map(drop)
     }
 
-    /// Makes a user with such capabilities if there is none of that name, and writes its keyring into the directory, for its owner
-    /// alone. Without authentication there are no keys.
+    /// Makes a user with such capabilities if there is none of that name, and writes its keyring
+    /// into the directory, for its owner alone. Without authentication there are no keys.
     ///
     /// # Errors
     /// As [`Self::command`], or when the file cannot be written.
@@ -198,9 +203,11 @@ impl Site {
         if !self.manifest.auth {
             return Ok(());
         }
-        let made = self.command(&json!({"prefix": "auth get-or-create", "entity": name, "caps": caps}));
+        let made =
+            self.command(&json!({"prefix": "auth get-or-create", "entity": name, "caps": caps}));
         // One whose capabilities somebody changed keeps them.
-        let text = made.or_else(|_| self.command(&json!({"prefix": "auth get", "entity": name})))?;
+        let text =
+            made.or_else(|_| self.command(&json!({"prefix": "auth get", "entity": name})))?;
         write_durably(&keys::path(&self.dir, name), text.as_bytes(), 0o600)
     }
 
@@ -209,7 +216,8 @@ impl Site {
         self.dir.join(format!("run/ceph-{name}.asok"))
     }
 
-    /// Arguments that every daemon of Ceph's needs: to stay in the foreground, as whom, and where its files are.
+    /// Arguments that every daemon of Ceph's needs: to stay in the foreground, as whom, and where
+    /// its files are.
     pub fn common_args(&self, id: &str, name: &str) -> Vec<OsString> {
         let option = |key: &str, value: OsString| {
             let mut out = OsString::from(key);
@@ -246,7 +254,8 @@ pub fn check(with: &[With]) -> anyhow::Result<()> {
             if !is_installed(p.name) {
                 let Program { name, package } = p;
                 return Err(Unmet(format!(
-                    "--with needs {name}, which is not installed (Debian: apt-get install {package})"
+                    "--with needs {name}, which is not installed (Debian: apt-get install \
+                        {package})"
                 ))
                 .into());
             }
@@ -277,8 +286,8 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Prepares the cluster for them and starts them. Call from the thread that lives as long as the process: they end with it. What
-    /// goes wrong with some of them is in [`Self::wrong`].
+    /// Prepares the cluster for them and starts them. Call from the thread that lives as long as
+    /// the process: they end with it. What goes wrong with some of them is in [`Self::wrong`].
     ///
     /// # Errors
     /// When the monitors cannot be asked at all.
@@ -381,14 +390,16 @@ impl Guests {
             let again = match &mut r.state {
                 State::Runs { child, since } => match child.try_wait() {
                     Ok(Some(status)) => {
-                        // One that ends in good order, as a metadata server does that lost its rank, is to begin anew.
+                        // One that ends in good order, as a metadata server does that lost its
+                        // rank, is to begin anew.
                         if status.success() || now.duration_since(*since) >= SETTLED {
                             r.pause = PAUSE_FIRST;
                         }
                         let (name, wait) = (&r.guest.name, r.pause);
                         let seconds = wait.as_secs();
                         logs::say(&format!(
-                            "{name} ended ({status}), see {name}.log; starting it again in {seconds} s"
+                            "{name} ended ({status}), see {name}.log; starting it again in \
+                                {seconds} s"
                         ));
                         r.state = State::Ended { again: now + wait };
                         r.pause = (wait * 2).min(PAUSE_MOST);
@@ -444,17 +455,23 @@ fn send(pid: u32, signal: Signal) {
     let _ = pid.map(|pid| kill_process(pid, signal));
 }
 
-/// Has the kernel end a child with the thread that starts it. That holds for the child's own program: what it starts itself, and what it
-/// becomes by `execve` from another thread than its first, is not ended.
+/// Has the kernel end a child with the thread that starts it. That holds for the child's own
+/// program: what it starts itself, and what it becomes by `execve` from another thread than its
+/// first, is not ended.
 #[allow(unsafe_code, reason = "has the kernel end the child with this thread")]
 fn ends_with_us(command: &mut Command) {
     let us = rustix::process::getpid();
-    // SAFETY: between fork and exec the closure makes two system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure makes two system calls, allocates nothing and takes
+    // no lock.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // We may have ended before that.
-            if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+            if rustix::process::getppid() == Some(us) {
+                Ok(())
+            } else {
+                Err(rustix::io::Errno::SRCH.into())
+            }
         });
     }
 }
@@ -466,7 +483,8 @@ fn ends_with_us(command: &mut Command) {
 fn finished(mut command: Command, patience: Duration) -> anyhow::Result<(ExitStatus, Vec<u8>)> {
     let program = command.get_program().to_string_lossy().into_owned();
     ends_with_us(&mut command);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let child = child.as_mut().map_err(|e| anyhow!("run {program}: {e}"))?;
     let mut from = child.stdout.take().with_context(|| format!("hear {program}"))?;
     let heard = std::thread::spawn(move || {
@@ -485,9 +503,15 @@ fn finished(mut command: Command, patience: Duration) -> anyhow::Result<(ExitSta
         signal(child, Signal::KILL);
         // It is gone then; whoever hears it ends by himself, also if it had children.
         let _ = child.wait();
-        bail!("{program} has not ended within {} s; does 'ceph -s' say that all PGs are active?", patience.as_secs());
+        bail!(
+            "{program} has not ended within {} s; does 'ceph -s' say that all PGs are active?",
+            patience.as_secs()
+        );
     };
-    let text = heard.join().map_err(|_| anyhow!("hear {program}"))?.with_context(|| format!("hear {program}"))?;
+    let text = heard
+        .join()
+        .map_err(|_| anyhow!("hear {program}"))?
+        .with_context(|| format!("hear {program}"))?;
     Ok((status, text))
 }
 
@@ -495,8 +519,9 @@ fn log_file(dir: &ClusterDir, guest: &Guest) -> PathBuf {
     dir.join(format!("{}.log", guest.name))
 }
 
-/// Begins a log anew that is full. Its guest has the file open, to write at its end, wherever that is: so the file stays, and a copy is
-/// what is kept of it. What is written between copying and cutting is lost, and so is all of it where there is no room for a copy.
+/// Begins a log anew that is full. Its guest has the file open, to write at its end, wherever that
+/// is: so the file stays, and a copy is what is kept of it. What is written between copying and
+/// cutting is lost, and so is all of it where there is no room for a copy.
 fn turn_log(path: &Path) {
     if !std::fs::metadata(path).is_ok_and(|m| m.len() > LOG_MAX) {
         return;
@@ -517,12 +542,18 @@ fn pid_file(dir: &ClusterDir, guest: &Guest) -> PathBuf {
     dir.join(format!("run/{}.guest", guest.name))
 }
 
-/// Kills a guest of that name that an earlier process left behind. A daemon that starts itself anew, as a metadata server does that
-/// lost its rank, is nobody's child to the kernel any more, and outlives a process that is killed. Two of one name would take turns.
+/// Kills a guest of that name that an earlier process left behind. A daemon that starts itself
+/// anew, as a metadata server does that lost its rank, is nobody's child to the kernel any more,
+/// and outlives a process that is killed. Two of one name would take turns.
 fn end_former(dir: &ClusterDir, guest: &Guest) {
-    let kept = std::fs::read_to_string(pid_file(dir, guest)).ok().and_then(|t| t.trim().parse::<u32>().ok());
+    let kept = std::fs::read_to_string(pid_file(dir, guest))
+        .ok()
+        .and_then(|t| t.trim().parse::<u32>().ok());
     let Some(pid) = kept.filter(|pid| runs(*pid, guest)) else { return };
-    logs::say(&format!("{} runs still, left behind by an earlier process ({pid}); killing it", guest.name));
+    logs::say(&format!(
+        "{} runs still, left behind by an earlier process ({pid}); killing it",
+        guest.name
+    ));
     send(pid, Signal::KILL);
     let begun = Instant::now();
     while runs(pid, guest) && begun.elapsed() < STOP_PATIENCE {
@@ -530,11 +561,13 @@ fn end_former(dir: &ClusterDir, guest: &Guest) {
     }
 }
 
-/// Is this process that guest? It has the same arguments, and a number alone may be another's by now.
+/// Is this process that guest? It has the same arguments, and a number alone may be another's by
+/// now.
 fn runs(pid: u32, guest: &Guest) -> bool {
     let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let wanted: Vec<&[u8]> = guest.args.iter().map(|a| a.as_encoded_bytes()).collect();
-    let given: Vec<&[u8]> = argv.strip_suffix(b"\0").unwrap_or(&argv).split(|b| *b == 0).skip(1).collect();
+    let given: Vec<&[u8]> =
+        argv.strip_suffix(b"\0").unwrap_or(&argv).split(|b| *b == 0).skip(1).collect();
     !argv.is_empty() && given == wanted
 }
 
@@ -544,13 +577,15 @@ mod tests {
 
     fn running(dir: &std::path::Path, program: &'static str, args: &[&str]) -> Guests {
         let mut g = Guests { dir: Some(ClusterDir::new(dir).unwrap()), ..Guests::default() };
-        let guest = Guest { name: "x.a".into(), program, args: args.iter().map(OsString::from).collect() };
+        let guest =
+            Guest { name: "x.a".into(), program, args: args.iter().map(OsString::from).collect() };
         let state = g.spawn(&guest, PAUSE_FIRST);
         g.all.push(Running { guest, state, pause: PAUSE_FIRST });
         g
     }
 
-    /// One that ends at once is started again, later each time, and one that ignores SIGTERM nonetheless goes.
+    /// One that ends at once is started again, later each time, and one that ignores SIGTERM
+    /// nonetheless goes.
     #[test]
     fn a_guest_that_ends_is_started_again_with_longer_pauses() {
         let dir = std::env::temp_dir().join(format!("spirula-guests-{}", std::process::id()));
@@ -596,7 +631,8 @@ mod tests {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
     }
 
-    /// A program that does not end is given up in time, and is gone then; one that ends has all that it put out heard.
+    /// A program that does not end is given up in time, and is gone then; one that ends has all
+    /// that it put out heard.
     #[test]
     fn a_program_that_does_not_end_is_given_up() {
         let pid = std::env::temp_dir().join(format!("spirula-finished-{}", std::process::id()));
@@ -642,7 +678,11 @@ mod tests {
         let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |m| m.len());
         log.write_all(&vec![b'x'; LOG_MAX as usize]).unwrap();
         turn_log(&path);
-        assert_eq!((size("mds.a.log"), size("mds.a.log.old")), (LOG_MAX, 0), "it is not too long yet");
+        assert_eq!(
+            (size("mds.a.log"), size("mds.a.log.old")),
+            (LOG_MAX, 0),
+            "it is not too long yet"
+        );
         log.write_all(b"y").unwrap();
         turn_log(&path);
         log.write_all(b"further").unwrap();

@@ -1,7 +1,8 @@
 //! `--with rgw`: a gateway for S3 and Swift over HTTP, and a first user.
 //!
-//! The gateway listens on the port nine above the monitors' first, which nobody else of a cluster has. Its address and the first
-//! user's keys are in `DIR/rgw.json`, for the directory's owner alone, and in what `up` prints.
+//! The gateway listens on the port nine above the monitors' first, which nobody else of a cluster
+//! has. Its address and the first user's keys are in `DIR/rgw.json`, for the directory's owner
+//! alone, and in what `up` prints.
 
 use super::{Guest, Program, Site, Suite, finished};
 use crate::dir::write_durably;
@@ -16,8 +17,8 @@ use std::time::Duration;
 /// Its user in the cluster, and what that may do, as Ceph's documentation gives it.
 const ENTITY: &str = "client.rgw.a";
 const CAPS: [&str; 6] = ["mon", "allow rw", "osd", "allow rwx", "mgr", "allow rw"];
-/// Its pools, and their PGs. Those that are not there it would make itself, with so many PGs each that three OSDs may not
-/// have them all.
+/// Its pools, and their PGs. Those that are not there it would make itself, with so many PGs each
+/// that three OSDs may not have them all.
 const POOLS: [(&str, u32); 7] = [
     (".rgw.root", 8),
     ("default.rgw.log", 8),
@@ -45,7 +46,8 @@ const SWIFT_FILE: &str = "swift.env";
 pub(super) struct Rgw;
 
 fn addr(site: &Site) -> anyhow::Result<SocketAddr> {
-    let port = site.manifest.port.checked_add(PORTS).context("the gateway's port would be above 65535")?;
+    let port =
+        site.manifest.port.checked_add(PORTS).context("the gateway's port would be above 65535")?;
     Ok(SocketAddr::new(site.manifest.bind, port))
 }
 
@@ -75,12 +77,19 @@ fn admin(site: &Site, args: &[&str]) -> anyhow::Result<(bool, Vec<u8>)> {
 /// The first user, if there is one.
 fn user(site: &Site) -> anyhow::Result<Option<Value>> {
     let (found, text) = admin(site, &["user", "info", "--uid", USER])?;
-    if found { serde_json::from_slice(&text).context("understand radosgw-admin").map(Some) } else { Ok(None) }
+    if found {
+        serde_json::from_slice(&text).context("understand radosgw-admin").map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 impl Suite for Rgw {
     fn programs(&self) -> &'static [Program] {
-        &[Program { name: "radosgw", package: "radosgw" }, Program { name: "radosgw-admin", package: "radosgw" }]
+        &[
+            Program { name: "radosgw", package: "radosgw" },
+            Program { name: "radosgw-admin", package: "radosgw" },
+        ]
     }
 
     fn prepare(&self, site: &mut Site) -> anyhow::Result<()> {
@@ -88,7 +97,9 @@ impl Suite for Rgw {
         site.user(ENTITY, &CAPS)?;
         for (pool, pgs) in POOLS {
             site.pool(pool, pgs)?;
-            site.command(&json!({"prefix": "osd pool application enable", "pool": pool, "app": "rgw"}))?;
+            site.command(
+                &json!({"prefix": "osd pool application enable", "pool": pool, "app": "rgw"}),
+            )?;
         }
         Ok(())
     }
@@ -99,11 +110,17 @@ impl Suite for Rgw {
             Some(user) => user,
             None => {
                 let made = ["user", "create", "--uid", USER, "--display-name", "First user"];
-                let subuser = ["subuser", "create", "--uid", USER, "--subuser", SUBUSER, "--access", "full"];
-                let key = ["key", "create", "--subuser", SUBUSER, "--key-type", "swift", "--gen-secret"];
+                let subuser =
+                    ["subuser", "create", "--uid", USER, "--subuser", SUBUSER, "--access", "full"];
+                let key =
+                    ["key", "create", "--subuser", SUBUSER, "--key-type", "swift", "--gen-secret"];
                 for args in [&made[..], &subuser, &key] {
                     if !admin(site, args)?.0 {
-                        bail!("'radosgw-admin -c {} {}' fails", site.dir.conf().display(), args.join(" "));
+                        bail!(
+                            "'radosgw-admin -c {} {}' fails",
+                            site.dir.conf().display(),
+                            args.join(" ")
+                        );
                     }
                 }
                 user(site)?.context("the user that was just made is not there")?
@@ -116,10 +133,12 @@ impl Suite for Rgw {
             "swift_user": SUBUSER,
             "swift_key": user["swift_keys"][0]["secret_key"],
         });
-        // Clients find the keys in files that nobody else reads: neither what `up` prints nor a list of processes shows them.
+        // Clients find the keys in files that nobody else reads: neither what `up` prints nor a
+        // list of processes shows them.
         let fact = |name: &str| facts[name].as_str().unwrap_or_default();
         let s3 = format!(
-            "[default]\naccess_key = {}\nsecret_key = {}\nhost_base = {addr}\nhost_bucket = {addr}\nuse_https = False\n",
+            "[default]\naccess_key = {}\nsecret_key = {}\nhost_base = {addr}\nhost_bucket = \
+                {addr}\nuse_https = False\n",
             fact("access_key"),
             fact("secret_key")
         );
@@ -151,13 +170,15 @@ impl Suite for Rgw {
 
     fn hints(&self, site: &Site) -> Vec<String> {
         let facts = std::fs::read(site.dir.join(FILE)).ok();
-        let facts: Value = facts.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let facts: Value =
+            facts.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let fact = |name: &str| facts[name].as_str().unwrap_or_default().to_owned();
         let url = fact("url");
         if url.is_empty() {
             let conf = site.dir.conf();
             return vec![format!(
-                "S3 without a user: 'radosgw-admin -c {} user create …', or start the cluster anew.",
+                "S3 without a user: 'radosgw-admin -c {} user create …', or start the cluster \
+                    anew.",
                 conf.display()
             )];
         }

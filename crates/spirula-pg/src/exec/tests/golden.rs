@@ -6,7 +6,11 @@ use spirula_encoding::{Decode, Decoder, from_slice};
 use spirula_types::EntityName;
 
 fn vectors(file: &str) -> String {
-    std::fs::read_to_string(format!("{}/../../tests/data/vectors/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read_to_string(format!(
+        "{}/../../tests/data/vectors/{file}",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .unwrap()
 }
 
 /// A field of a flat JSON line, as text.
@@ -97,7 +101,9 @@ impl Sample {
                 let keys: Vec<Bytes> = Decoder::new(&self.out).get().unwrap();
                 s.omap.extend(keys.into_iter().map(|k| (k, b("value"))));
             }
-            op::OMAP_GET_VALS | op::OMAP_GET_VALS_BY_KEYS => s.omap = Decoder::new(&self.out).get().unwrap(),
+            op::OMAP_GET_VALS | op::OMAP_GET_VALS_BY_KEYS => {
+                s.omap = Decoder::new(&self.out).get().unwrap()
+            }
             op::OMAP_GET_HEADER => s.header = self.out.clone().into(),
             op::OMAP_CMP => {
                 s.omap.insert(b("a"), b("1"));
@@ -168,7 +174,8 @@ fn recorded_listing_order_is_ours_page_by_page() {
         assert_eq!(format!("{:08x}", o.hash), r[4]);
         bench.store.objects.insert(o, Stored::default());
     }
-    let any = HObject { pool: 1, namespace: Bytes::from_static(spirula_types::NS_ALL), ..HObject::min() };
+    let any =
+        HObject { pool: 1, namespace: Bytes::from_static(spirula_types::NS_ALL), ..HObject::min() };
     let mut at = HObject::min();
     let mut names = Vec::new();
     loop {
@@ -180,7 +187,9 @@ fn recorded_listing_order_is_ours_page_by_page() {
                 Ok((d.get::<HObject>()?, d.list(12, |d| <(Bytes, (Bytes, Bytes))>::decode(d))?))
             })
             .unwrap();
-        names.extend(entries.into_iter().map(|(_, (name, _))| String::from_utf8(name.to_vec()).unwrap()));
+        names.extend(
+            entries.into_iter().map(|(_, (name, _))| String::from_utf8(name.to_vec()).unwrap()),
+        );
         at = next;
         if got.result == 1 {
             break;
@@ -214,8 +223,8 @@ fn recorded_pairs(text: &str) -> BTreeMap<Bytes, Bytes> {
     text.split(',').filter(|p| !p.is_empty()).map(pair).collect()
 }
 
-/// `golden/*.tsv`: random vectors, and calls of classes, run on a real Ceph 16.2.15 by `golden/record.py` and
-/// `golden/record_classes.py`.
+/// `golden/*.tsv`: random vectors, and calls of classes, run on a real Ceph 16.2.15 by
+/// `golden/record.py` and `golden/record_classes.py`.
 #[test]
 fn random_vectors_come_out_as_on_a_real_cluster() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src/exec/tests/golden");
@@ -232,7 +241,8 @@ fn random_vectors_come_out_as_on_a_real_cluster() {
             if f[0] == "I" {
                 let addr = EntityAddr::v2("127.0.0.1:0".parse().unwrap(), f[2].parse().unwrap());
                 let addr = EntityAddr { kind: EntityAddr::KIND_ANY, ..addr };
-                let reqid = ReqId { name: EntityName::client(f[1].parse().unwrap()), ..ReqId::default() };
+                let reqid =
+                    ReqId { name: EntityName::client(f[1].parse().unwrap()), ..ReqId::default() };
                 bench.origin = Origin { reqid, addr, now: UTime { sec: 0x5aa5_c33c, nsec: 0 } };
                 continue;
             }
@@ -241,11 +251,15 @@ fn random_vectors_come_out_as_on_a_real_cluster() {
                 assert_eq!(stored.is_some(), f[2] != "-", "existence at {at}");
                 if let Some(s) = stored {
                     assert_eq!(shown(&s.data, f[2]), f[2], "data at {at}");
-                    let attrs: BTreeMap<_, _> =
-                        s.attrs.iter().filter_map(|(k, v)| user_name(k).map(|k| (k, v.clone()))).collect();
+                    let attrs: BTreeMap<_, _> = s
+                        .attrs
+                        .iter()
+                        .filter_map(|(k, v)| user_name(k).map(|k| (k, v.clone())))
+                        .collect();
                     assert_eq!(attrs, recorded_pairs(f[3]), "attributes at {at}");
                     // Listed after the empty key, it is not among them.
-                    let omap: BTreeMap<_, _> = s.omap.clone().into_iter().filter(|(k, _)| !k.is_empty()).collect();
+                    let omap: BTreeMap<_, _> =
+                        s.omap.clone().into_iter().filter(|(k, _)| !k.is_empty()).collect();
                     assert_eq!(omap, recorded_pairs(f[4]), "omap at {at}");
                 }
                 continue;

@@ -65,7 +65,8 @@ impl MemStore {
             }
             if let ObjectOp::CloneRange { from, offset, length, to } = op {
                 let source = &self.objects.get(from).expect("what is cloned is there").data;
-                let mut data: Vec<u8> = source.iter().skip(*offset as usize).take(*length as usize).copied().collect();
+                let mut data: Vec<u8> =
+                    source.iter().skip(*offset as usize).take(*length as usize).copied().collect();
                 data.resize(*length as usize, 0);
                 self.apply(o, &[ObjectOp::Write { offset: *to, data: data.into() }]);
                 continue;
@@ -90,13 +91,18 @@ impl MemStore {
                 }
                 ObjectOp::ClearAttrs => s.attrs.clear(),
                 ObjectOp::OmapSet(kv) => {
-                    assert!(kv.is_sorted_by(|a, b| a.0 < b.0), "omap pairs reach the store sorted and unique");
+                    assert!(
+                        kv.is_sorted_by(|a, b| a.0 < b.0),
+                        "omap pairs reach the store sorted and unique"
+                    );
                     s.omap.extend(kv.iter().cloned());
                 }
                 ObjectOp::OmapRm(keys) => keys.iter().for_each(|k| {
                     s.omap.remove(k);
                 }),
-                ObjectOp::OmapRmRange { first, last } => s.omap.retain(|k, _| k < first || k >= last),
+                ObjectOp::OmapRmRange { first, last } => {
+                    s.omap.retain(|k, _| k < first || k >= last)
+                }
                 ObjectOp::OmapClear => {
                     s.omap.clear();
                     s.header = Bytes::new();
@@ -160,7 +166,12 @@ impl ObjectReader for MemStore {
         Ok(page)
     }
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
-        Ok(self.objects.range(from.clone()..until.clone()).take(max).map(|(o, _)| o.clone()).collect())
+        Ok(self
+            .objects
+            .range(from.clone()..until.clone())
+            .take(max)
+            .map(|(o, _)| o.clone())
+            .collect())
     }
     fn has_room_for(&self, bytes: u64, _: u64) -> bool {
         self.room.is_none_or(|room| bytes <= room)

@@ -248,8 +248,10 @@ impl Model {
             }
             OmapVals(start, max, prefix) => out = to_vec(&self.page(start, prefix, *max)),
             OmapByKeys(keys) => {
-                let found: BTreeMap<_, _> =
-                    keys.iter().filter_map(|k| self.omap.get(k).map(|v| (k.clone(), v.clone()))).collect();
+                let found: BTreeMap<_, _> = keys
+                    .iter()
+                    .filter_map(|k| self.omap.get(k).map(|v| (k.clone(), v.clone())))
+                    .collect();
                 out = to_vec(&found);
             }
             OmapCmp(k, v) => {
@@ -268,7 +270,11 @@ impl Model {
         Self {
             exists: true,
             data: s.data.clone(),
-            attrs: s.attrs.iter().filter_map(|(k, v)| user_name(k).map(|k| (k, v.clone()))).collect(),
+            attrs: s
+                .attrs
+                .iter()
+                .filter_map(|(k, v)| user_name(k).map(|k| (k, v.clone())))
+                .collect(),
             omap: s.omap.clone(),
             header: s.header.clone(),
             has_omap,

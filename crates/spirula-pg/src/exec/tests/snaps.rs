@@ -1,4 +1,5 @@
-//! Snapshots: what each shows, against an obvious model; what is stored and counted; what contexts may be.
+//! Snapshots: what each shows, against an obvious model; what is stored and counted; what contexts
+//! may be.
 
 use super::*;
 use crate::snap::SnapContext;
@@ -44,7 +45,13 @@ impl Bench {
                 let clone = HObject { snap, ..o.clone() };
                 (clone.clone(), load_object(&self.store, &clone).unwrap())
             };
-            let plan = WritePlan::of_trim(o, &state, &self.removed, &[], going.into_iter().map(clone).collect());
+            let plan = WritePlan::of_trim(
+                o,
+                &state,
+                &self.removed,
+                &[],
+                going.into_iter().map(clone).collect(),
+            );
             // Stores short of room for metadata take what takes something away, and nothing else.
             let takes = |op: &ObjectOp| matches!(op, ObjectOp::Remove | ObjectOp::RmAttr(_));
             assert!(plan.changes.iter().all(|c| c.ops.iter().any(takes)), "{plan:?}");
@@ -67,7 +74,12 @@ impl Bench {
         let said = d.versioned("obj_list_snap_response_t", 2, |d, _| {
             let clones = d.list(30, |d| {
                 d.versioned("clone_info", 1, |d, _| {
-                    Ok(ObjectClone { id: d.u64()?, snaps: d.get()?, overlap: d.get()?, size: d.u64()? })
+                    Ok(ObjectClone {
+                        id: d.u64()?,
+                        snaps: d.get()?,
+                        overlap: d.get()?,
+                        size: d.u64()?,
+                    })
                 })
             })?;
             Ok((clones, d.u64()?))
@@ -81,7 +93,11 @@ fn the_first_write_after_a_snapshot_clones_and_the_second_does_not() {
     let mut x = Bench::new();
     let o = object("o");
     x.run(&o, &[OsdOp::write_full(b("0123456789")), xattr_op(op::SETXATTR, b"a", b"old")]);
-    let done = x.under(context(3, &[3, 2]), &o, &[OsdOp::write(2, b("xy")), xattr_op(op::SETXATTR, b"a", b"new")]);
+    let done = x.under(
+        context(3, &[3, 2]),
+        &o,
+        &[OsdOp::write(2, b("xy")), xattr_op(op::SETXATTR, b"a", b"new")],
+    );
     // Two entries of the log: the version jumps by two.
     assert_eq!((done.user_version, x.version), (3, 3));
     x.under(context(3, &[3, 2]), &o, &[OsdOp::write(3, b("zz"))]);
@@ -91,11 +107,18 @@ fn the_first_write_after_a_snapshot_clones_and_the_second_does_not() {
     assert_eq!(x.data_at(4, &o), Ok(b("01xzz56789")), "not changed since");
     assert_eq!(x.data_at(1, &o), Err(-errno::ENOENT), "removed, or not this object's");
     let old = x.at(3, &o, &[xattr_op(op::GETXATTR, b"a", b""), OsdOp::stat()]);
-    assert_eq!((old.user_version, &old.ops[0].op.indata[..]), (1, &b"old"[..]), "the clone's version");
+    assert_eq!(
+        (old.user_version, &old.ops[0].op.indata[..]),
+        (1, &b"old"[..]),
+        "the clone's version"
+    );
     assert_eq!(from_slice::<(u64, UTime)>(&old.ops[1].op.indata).unwrap().1.sec, 1, "and its time");
     let (clones, seq) = x.list_snaps(&o).unwrap();
     let clone = ObjectClone { id: 3, snaps: vec![2, 3], overlap: vec![(0, 2), (5, 5)], size: 10 };
-    assert_eq!((clones, seq), (vec![clone, ObjectClone { id: SNAP_HEAD, size: 10, ..ObjectClone::default() }], 3));
+    assert_eq!(
+        (clones, seq),
+        (vec![clone, ObjectClone { id: SNAP_HEAD, size: 10, ..ObjectClone::default() }], 3)
+    );
     x.removed = SnapIntervals::one(2);
     assert_eq!(x.data_at(2, &o), Err(-errno::ENOENT), "removed, and not trimmed yet");
 }
@@ -119,8 +142,8 @@ fn an_object_that_came_later_has_no_clone_and_one_that_goes_leaves_a_whiteout() 
     assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Ok(b("new")), Ok(b("again"))));
 }
 
-/// A watch is its head's: a clone has none, and a head that is rolled back keeps its own. Like any change a new watch clones,
-/// as in Ceph.
+/// A watch is its head's: a clone has none, and a head that is rolled back keeps its own. Like any
+/// change a new watch clones, as in Ceph.
 #[test]
 fn watches_stay_with_the_head() {
     let mut x = Bench::new();
@@ -138,31 +161,44 @@ fn watches_stay_with_the_head() {
     assert_eq!((watchers(&x, &o), watchers(&x, &HObject { snap: 2, ..o.clone() })), (2, 0));
 }
 
-/// An object that is rolled back to a time when it was not there is deleted: its watches end, and it can be loaded.
+/// An object that is rolled back to a time when it was not there is deleted: its watches end, and
+/// it can be loaded.
 #[test]
 fn a_watched_object_that_is_rolled_back_to_nothing_is_still_an_object() {
     let mut x = Bench::new();
     let o = object("o");
-    x.under(context(1, &[]), &o, &[OsdOp::write_full(b("old")), OsdOp::watch(5, op::watch::WATCH, 0, 30)]);
+    x.under(
+        context(1, &[]),
+        &o,
+        &[OsdOp::write_full(b("old")), OsdOp::watch(5, op::watch::WATCH, 0, 30)],
+    );
     let now = context(3, &[3, 1]);
     let done = x.under(now.clone(), &o, &[OsdOp::rollback(1)]);
     assert_eq!(done.result, 0);
     assert_eq!(done.watch, [WatchEffect::Ended { key: (5, ASKER.name), tell: true }]);
     let whiteout = load_object(&x.store, &o).unwrap();
-    assert!(whiteout.exists && !whiteout.live() && !whiteout.info.has(ObjectInfo::WATCHED), "{whiteout:?}");
+    assert!(
+        whiteout.exists && !whiteout.live() && !whiteout.info.has(ObjectInfo::WATCHED),
+        "{whiteout:?}"
+    );
     assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Err(-errno::ENOENT), Ok(b("old"))));
     // It was watched again in the same vector.
     x.under(now.clone(), &o, &[OsdOp::create(false), OsdOp::watch(6, op::watch::WATCH, 0, 30)]);
-    let again = [OsdOp::rollback(1), OsdOp::create(false), OsdOp::watch(7, op::watch::WATCH, 0, 30)];
+    let again =
+        [OsdOp::rollback(1), OsdOp::create(false), OsdOp::watch(7, op::watch::WATCH, 0, 30)];
     assert_eq!(x.under(now, &o, &again).result, 0);
-    assert_eq!(load_object(&x.store, &o).unwrap().watchers.iter().map(|w| w.cookie).collect::<Vec<_>>(), [7]);
+    assert_eq!(
+        load_object(&x.store, &o).unwrap().watchers.iter().map(|w| w.cookie).collect::<Vec<_>>(),
+        [7]
+    );
     // One that was stored with the flag and without the list has no watchers, and is there.
     x.store.objects.get_mut(&o).unwrap().attrs.remove(WATCHERS_ATTR);
     let state = load_object(&x.store, &o).unwrap();
     assert!(state.live() && state.watchers.is_empty() && !state.info.has(ObjectInfo::WATCHED));
 }
 
-/// Many snapshots go at once: some clones in each write, and nothing is left in the end, not even a whiteout.
+/// Many snapshots go at once: some clones in each write, and nothing is left in the end, not even a
+/// whiteout.
 #[test]
 fn an_object_of_removed_snapshots_only_goes_entirely() {
     let mut x = Bench::new();
@@ -192,32 +228,54 @@ fn contexts_that_mean_nothing_or_go_back_are_refused_where_that_is_asked() {
     let mut x = Bench::new();
     let o = object("o");
     x.under(context(3, &[3]), &o, &[OsdOp::write_full(b("a"))]);
-    assert_eq!(x.under(context(3, &[2, 3]), &o, &[OsdOp::write_full(b("b"))]).result, -errno::EINVAL);
-    assert_eq!(x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("b"))]).result, 0, "it is just older");
+    assert_eq!(
+        x.under(context(3, &[2, 3]), &o, &[OsdOp::write_full(b("b"))]).result,
+        -errno::EINVAL
+    );
+    assert_eq!(
+        x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("b"))]).result,
+        0,
+        "it is just older"
+    );
     x.flags = flag::ORDERSNAP;
-    assert_eq!(x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("c"))]).result, -errno::EOLDSNAPC);
+    assert_eq!(
+        x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("c"))]).result,
+        -errno::EOLDSNAPC
+    );
     assert_eq!(x.under(context(3, &[3]), &o, &[OsdOp::write_full(b("c"))]).result, 0);
     x.flags = 0;
     x.snapid = 3;
-    assert_eq!(x.run(&o, &[OsdOp::write_full(b("d"))]).result, -errno::EINVAL, "a clone does not change");
+    assert_eq!(
+        x.run(&o, &[OsdOp::write_full(b("d"))]).result,
+        -errno::EINVAL,
+        "a clone does not change"
+    );
 }
 
-/// What clients name in contexts is kept with the object, so it is bounded: else no member's store would take it.
+/// What clients name in contexts is kept with the object, so it is bounded: else no member's store
+/// would take it.
 #[test]
 fn a_history_is_refused_before_it_is_more_than_a_store_takes() {
     let mut x = Bench::new();
     let o = object("o");
-    let many = |newest: u64, n: u64| context(newest, &(0..n).map(|i| newest - i).collect::<Vec<_>>());
+    let many =
+        |newest: u64, n: u64| context(newest, &(0..n).map(|i| newest - i).collect::<Vec<_>>());
     let all = x.limits.max_snaps as u64;
     x.run(&o, &[OsdOp::write_full(b("first"))]);
-    assert_eq!(x.under(many(1 << 20, all + 1), &o, &[OsdOp::write_full(b("no"))]).result, -errno::EINVAL);
+    assert_eq!(
+        x.under(many(1 << 20, all + 1), &o, &[OsdOp::write_full(b("no"))]).result,
+        -errno::EINVAL
+    );
     assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("first")));
     let mut results = Vec::new();
     for i in 1..=20 {
         results.push(x.under(many(i << 20, all), &o, &[OsdOp::write_full(b("second"))]).result);
     }
     let taken = results.iter().filter(|r| **r == 0).count();
-    assert!((4..10).contains(&taken) && results[taken..].iter().all(|r| *r == -errno::E2BIG), "{results:?}");
+    assert!(
+        (4..10).contains(&taken) && results[taken..].iter().all(|r| *r == -errno::E2BIG),
+        "{results:?}"
+    );
     let stored = |x: &Bench| x.store.objects[&o].attrs[SNAPSET_ATTR].len();
     assert!(stored(&x) <= x.limits.max_history);
     assert_eq!(x.store.objects.len(), 1 + taken, "a refused write makes no clone");
@@ -227,7 +285,9 @@ fn a_history_is_refused_before_it_is_more_than_a_store_takes() {
     assert_eq!(x.under(known, &o, &[OsdOp::delete()]).result, 0);
     // With all else that an OSD keeps with an object it is well below what stores take.
     let watchers = x.limits.max_watchers * 128;
-    assert!(x.limits.max_history + watchers + (1 << 20) < limits::ATTRS_STORED_MAX - limits::ATTRS_MAX);
+    assert!(
+        x.limits.max_history + watchers + (1 << 20) < limits::ATTRS_STORED_MAX - limits::ATTRS_MAX
+    );
 }
 
 #[test]
@@ -237,27 +297,47 @@ fn a_vector_that_rolls_back_goes_on_with_what_was() {
     let pair = |v: &str| vec![(b("k"), b(v))];
     x.run(&o, &[OsdOp::write_full(b("0123456789")), encoded(op::OMAP_SET_VALS, &pair("old"))]);
     let now = context(1, &[1]);
-    x.under(now.clone(), &o, &[OsdOp::write_full(b("abc")), encoded(op::OMAP_SET_VALS, &pair("new"))]);
+    x.under(
+        now.clone(),
+        &o,
+        &[OsdOp::write_full(b("abc")), encoded(op::OMAP_SET_VALS, &pair("new"))],
+    );
     x.flags = flag::RETURNVEC;
     let keys = encoded(op::OMAP_GET_VALS_BY_KEYS, &vec![b("k")]);
-    let ops = [OsdOp::rollback(1), OsdOp::write(1, b("--")), OsdOp::read(0, 0), keys.clone(), OsdOp::append(b("!"))];
+    let ops = [
+        OsdOp::rollback(1),
+        OsdOp::write(1, b("--")),
+        OsdOp::read(0, 0),
+        keys.clone(),
+        OsdOp::append(b("!")),
+    ];
     let done = x.under(now.clone(), &o, &ops);
     assert_eq!((done.result, &done.ops[2].op.indata[..]), (0, &b"0--3456789"[..]));
     assert!(done.ops[3].op.indata.ends_with(b"old"));
-    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(1, &o)), (Ok(b("0--3456789!")), Ok(b("0123456789"))));
-    // What the head is at a newer snapshot is what it is, under a new version; at an older one it was not there.
+    assert_eq!(
+        (x.data_at(SNAP_HEAD, &o), x.data_at(1, &o)),
+        (Ok(b("0--3456789!")), Ok(b("0123456789")))
+    );
+    // What the head is at a newer snapshot is what it is, under a new version; at an older one it
+    // was not there.
     let before = load_object(&x.store, &o).unwrap().info.user_version;
     assert!(matches!(x.under(now.clone(), &o, &[OsdOp::rollback(2)]).effect, Effect::Apply(_)));
     assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("0--3456789!")));
     assert!(load_object(&x.store, &o).unwrap().info.user_version > before);
     x.under(context(5, &[5, 1]), &o, &[OsdOp::write_full(b("now"))]);
     assert_eq!(x.under(context(5, &[5, 1]), &o, &[OsdOp::rollback(3)]).result, 0);
-    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(5, &o)), (Err(-errno::ENOENT), Ok(b("0--3456789!"))));
+    assert_eq!(
+        (x.data_at(SNAP_HEAD, &o), x.data_at(5, &o)),
+        (Err(-errno::ENOENT), Ok(b("0--3456789!")))
+    );
     // From a whiteout, too.
     x.under(context(5, &[5, 1]), &o, &[OsdOp::rollback(1)]);
     assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("0123456789")));
     x.pool.erasure = true;
-    assert_eq!(x.under(now.clone(), &o, &[OsdOp::stat(), OsdOp::rollback(1)]).result, -errno::EOPNOTSUPP);
+    assert_eq!(
+        x.under(now.clone(), &o, &[OsdOp::stat(), OsdOp::rollback(1)]).result,
+        -errno::EOPNOTSUPP
+    );
 }
 
 #[test]
@@ -277,11 +357,20 @@ fn a_listing_at_a_snapshot_names_what_it_shows() {
         let (_, mut all) = d
             .versioned("pg_nls_response_t", 1, |d, _| {
                 let next: HObject = d.get()?;
-                Ok((next, d.list(12, |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?, d.get::<Bytes>()?).1))?))
+                Ok((
+                    next,
+                    d.list(
+                        12,
+                        |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?, d.get::<Bytes>()?).1),
+                    )?,
+                ))
             })
             .unwrap();
         all.sort();
-        all.into_iter().map(|n| String::from_utf8(n.to_vec()).unwrap()).collect::<Vec<_>>().join(" ")
+        all.into_iter()
+            .map(|n| String::from_utf8(n.to_vec()).unwrap())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!(names(&mut x, SNAP_HEAD), "gone new old", "a whiteout's name, too");
     assert_eq!(names(&mut x, 1), "gone old");
@@ -342,7 +431,11 @@ struct Past {
 
 impl Past {
     fn at(&self, snap: u64) -> Option<&Seen> {
-        if snap > self.seq { self.head.as_ref() } else { self.was.get(&snap).and_then(Option::as_ref) }
+        if snap > self.seq {
+            self.head.as_ref()
+        } else {
+            self.was.get(&snap).and_then(Option::as_ref)
+        }
     }
 
     fn apply(&mut self, step: &Step, snaps: &[u64]) -> Option<OsdOp> {
@@ -403,7 +496,8 @@ impl Past {
 /// What is stored agrees with itself; objects, clones, whiteouts and bytes that are to be counted.
 fn audit(x: &Bench, o: &HObject) -> [i64; 4] {
     let state = load_object(&x.store, o).unwrap();
-    let clones: Vec<HObject> = x.store.objects.keys().filter(|c| c.snap != SNAP_HEAD).cloned().collect();
+    let clones: Vec<HObject> =
+        x.store.objects.keys().filter(|c| c.snap != SNAP_HEAD).cloned().collect();
     assert_eq!(
         clones.iter().map(|c| c.snap).collect::<Vec<_>>(),
         state.snapset.clones.iter().map(|c| c.id).collect::<Vec<_>>()
@@ -437,7 +531,8 @@ fn all_show(x: &mut Bench, o: &HObject, snaps: &[u64], past: &Past) -> Result<()
         };
         prop_assert_eq!(&got.ops[0].op.indata[..], &expected.data[..], "at {}", snap);
         prop_assert_eq!(&got.ops[1].op.indata[..], expected.attr.as_deref().unwrap_or_default());
-        let all: BTreeMap<Bytes, Bytes> = expected.omap.iter().map(|v| (b("k"), v.clone())).collect();
+        let all: BTreeMap<Bytes, Bytes> =
+            expected.omap.iter().map(|v| (b("k"), v.clone())).collect();
         prop_assert_eq!(&got.ops[2].op.indata[..], &to_vec(&all)[..]);
     }
     Ok(())
@@ -503,8 +598,8 @@ proptest! {
     }
 }
 
-/// librbd's deep copy (`rbd migration`) asks so whether an object, also a deleted one with clones, was written since. As a real Ceph 16.2.15
-/// answers.
+/// librbd's deep copy (`rbd migration`) asks so whether an object, also a deleted one with clones,
+/// was written since. As a real Ceph 16.2.15 answers.
 #[test]
 fn a_deleted_object_with_clones_has_its_newest_snapshot() {
     let mut x = Bench::new();

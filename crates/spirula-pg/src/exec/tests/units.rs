@@ -34,7 +34,9 @@ fn mtime_is_the_clients_and_zero_keeps_the_old_one() {
     let o = object("a");
     x.run(&o, &[OsdOp::create(false)]);
     let before = load_object(&x.store, &o).unwrap();
-    let Effect::Apply(m) = x.dry(&o, &[OsdOp::append(b("x"))]).unwrap().effect else { panic!("a change") };
+    let Effect::Apply(m) = x.dry(&o, &[OsdOp::append(b("x"))]).unwrap().effect else {
+        panic!("a change")
+    };
     let stamp = Stamp {
         version: EVersion::new(2, 9),
         last_user_version: 1,
@@ -45,8 +47,14 @@ fn mtime_is_the_clients_and_zero_keeps_the_old_one() {
         returns: Vec::new(),
     };
     let done = m.stamp(stamp, &o, 0).remove(0);
-    assert_eq!((done.state.info.mtime, done.state.info.local_mtime), (before.info.mtime, before.info.local_mtime));
-    assert_eq!((done.state.info.version, done.state.info.prior_version), (EVersion::new(2, 9), before.info.version));
+    assert_eq!(
+        (done.state.info.mtime, done.state.info.local_mtime),
+        (before.info.mtime, before.info.local_mtime)
+    );
+    assert_eq!(
+        (done.state.info.version, done.state.info.prior_version),
+        (EVersion::new(2, 9), before.info.version)
+    );
     assert_eq!((done.entry.prior, done.entry.reqid.tid), (before.info.version, 5));
     assert_eq!(done.state.info.last_reqid.tid, 5);
 }
@@ -100,13 +108,26 @@ fn what_a_members_store_would_refuse_is_answered_before_it_is_logged_as_a_change
     assert_eq!(x.run(&o, &[xattr_op(op::SETXATTR, b"a", &[1; 40])]).result, 0);
     let before = x.store.objects.clone();
     refused(&mut x, &[xattr_op(op::SETXATTR, b"b", &[1; 60])], errno::E2BIG);
-    refused(&mut x, &[xattr_op(op::SETXATTR, b"b", b"x"), xattr_op(op::SETXATTR, b"c", &[1; 50])], errno::E2BIG);
+    refused(
+        &mut x,
+        &[xattr_op(op::SETXATTR, b"b", b"x"), xattr_op(op::SETXATTR, b"c", &[1; 50])],
+        errno::E2BIG,
+    );
     refused(&mut x, &[OsdOp::writesame(0, 1000, b("ab"))], errno::E2BIG);
     let pairs = Bytes::from(to_vec(&vec![(Bytes::from(vec![b'k'; 11]), b("v"))]));
-    refused(&mut x, &[OsdOp { indata: pairs, ..OsdOp::new(op::OMAP_SET_VALS) }], errno::ENAMETOOLONG);
-    // Empty ones count as well, before they are looked at: there need not be as many as the list says.
+    refused(
+        &mut x,
+        &[OsdOp { indata: pairs, ..OsdOp::new(op::OMAP_SET_VALS) }],
+        errno::ENAMETOOLONG,
+    );
+    // Empty ones count as well, before they are looked at: there need not be as many as the list
+    // says.
     for op in [op::OMAP_SET_VALS, op::OMAP_RM_KEYS] {
-        refused(&mut x, &[OsdOp { indata: Bytes::from(to_vec(&11u32)), ..OsdOp::new(op) }], errno::E2BIG);
+        refused(
+            &mut x,
+            &[OsdOp { indata: Bytes::from(to_vec(&11u32)), ..OsdOp::new(op) }],
+            errno::E2BIG,
+        );
     }
     assert!(x.store.objects == before, "a refused request has an effect");
     // One that takes its place is taken.
@@ -209,8 +230,12 @@ fn checksums_are_seeded_and_chunked() {
     assert_eq!(got.ops[0].op.indata, to_vec(&vec![crc(b"123456789abc")]));
     assert_eq!(x.run(&o, &[sum(0, 0, 0, 1, &[0; 8])]).ops[0].op.indata.len(), 12);
     assert_eq!(x.run(&o, &[sum(50, 4, 0, 0, &[0; 4])]).ops[0].op.indata.len(), 0);
-    for bad in [sum(0, 12, 5, 2, &[0; 4]), sum(0, 0, 4, 2, &[0; 4]), sum(0, 0, 0, 1, &[0; 4]), sum(0, 0, 0, 9, &[0; 8])]
-    {
+    for bad in [
+        sum(0, 12, 5, 2, &[0; 4]),
+        sum(0, 0, 4, 2, &[0; 4]),
+        sum(0, 0, 0, 1, &[0; 4]),
+        sum(0, 0, 0, 9, &[0; 8]),
+    ] {
         assert_eq!(errno_of(&x.run(&o, &[bad])), errno::EINVAL);
     }
 }
@@ -221,7 +246,8 @@ fn versions_can_be_asserted() {
     let o = object("a");
     x.run(&o, &[OsdOp::create(false)]);
     let v = x.run(&o, &[OsdOp::append(b("x"))]).user_version;
-    for (ask, e) in [(v, 0), (v - 1, errno::ERANGE), (v + 1, errno::EOVERFLOW), (0, errno::EINVAL)] {
+    for (ask, e) in [(v, 0), (v - 1, errno::ERANGE), (v + 1, errno::EOVERFLOW), (0, errno::EINVAL)]
+    {
         assert_eq!(errno_of(&x.run(&o, &[OsdOp::assert_ver(ask), OsdOp::read(0, 0)])), e);
     }
 }
@@ -278,7 +304,14 @@ fn copy_asks_for_its_source_and_takes_all_of_it() {
     let mut x = Bench::new();
     let (from, to) = (object("from"), object("to"));
     let pair = vec![(b("k"), b("v"))];
-    x.run(&from, &[OsdOp::write_full(b("abc")), xattr_op(op::SETXATTR, b"a", b"1"), encoded(op::OMAP_SET_VALS, &pair)]);
+    x.run(
+        &from,
+        &[
+            OsdOp::write_full(b("abc")),
+            xattr_op(op::SETXATTR, b"a", b"1"),
+            encoded(op::OMAP_SET_VALS, &pair),
+        ],
+    );
     x.run(&to, &[OsdOp::write_full(b("something longer")), xattr_op(op::SETXATTR, b"old", b"1")]);
     let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
     let mut copy = encoded(op::COPY_FROM, &(b("from"), locator));
@@ -288,7 +321,8 @@ fn copy_asks_for_its_source_and_takes_all_of_it() {
     x.fetched = Some(Fetched::read(&x.store, &source).unwrap());
     let done = x.run(&to, &[copy.clone()]);
     assert_eq!((done.result, done.user_version), (0, 1));
-    let strip = |s: &Stored| Stored { attrs: s.attrs.clone().into_iter().skip(1).collect(), ..s.clone() };
+    let strip =
+        |s: &Stored| Stored { attrs: s.attrs.clone().into_iter().skip(1).collect(), ..s.clone() };
     assert_eq!(strip(&x.store.objects[&to]), strip(&x.store.objects[&from]));
     let wrong = Source { object: from.clone(), version: 9 };
     assert_eq!(Fetched::read(&x.store, &wrong).unwrap(), Fetched::Failed(errno::EOVERFLOW));
@@ -362,11 +396,23 @@ fn nothing_is_flushed_from_a_pool_that_is_no_cache_and_what_is_here_need_not_be_
     let o = object("a");
     x.run(&o, &[OsdOp::create(false)]);
     let before = x.run(&o, &[OsdOp::stat()]).user_version;
-    for cache in [op::CACHE_FLUSH, op::CACHE_TRY_FLUSH, op::CACHE_EVICT, op::CACHE_PIN, op::CACHE_UNPIN] {
-        assert_eq!(errno_of(&x.run(&o, &[OsdOp::new(cache)])), errno::EINVAL, "{}", op::name(cache));
+    for cache in
+        [op::CACHE_FLUSH, op::CACHE_TRY_FLUSH, op::CACHE_EVICT, op::CACHE_PIN, op::CACHE_UNPIN]
+    {
+        assert_eq!(
+            errno_of(&x.run(&o, &[OsdOp::new(cache)])),
+            errno::EINVAL,
+            "{}",
+            op::name(cache)
+        );
         // One that may not make the object finds none before it is looked at.
         let none = if OsdOp::new(cache).is_write() { errno::EINVAL } else { errno::ENOENT };
-        assert_eq!(errno_of(&x.run(&object("none"), &[OsdOp::new(cache)])), none, "{}", op::name(cache));
+        assert_eq!(
+            errno_of(&x.run(&object("none"), &[OsdOp::new(cache)])),
+            none,
+            "{}",
+            op::name(cache)
+        );
     }
     assert_eq!(x.run(&o, &[OsdOp::new(op::TIER_PROMOTE)]).result, 0);
     assert_eq!(x.run(&o, &[OsdOp::stat()]).user_version, before, "nothing was changed");
@@ -383,7 +429,10 @@ fn calls_name_a_class_and_a_method_that_there_is() {
     assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("nosuch", "say_hello", b"")])), errno::EOPNOTSUPP);
     assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", "nosuch", b"")])), errno::EOPNOTSUPP);
     // Ceph looks at all ops before the first one runs.
-    assert_eq!(errno_of(&x.run(&o, &[OsdOp::delete(), OsdOp::call("nosuch", "x", b"")])), errno::EOPNOTSUPP);
+    assert_eq!(
+        errno_of(&x.run(&o, &[OsdOp::delete(), OsdOp::call("nosuch", "x", b"")])),
+        errno::EOPNOTSUPP
+    );
     let mut long = hello();
     long.union[1] += 1;
     assert_eq!(errno_of(&x.run(&o, &[long])), errno::EINVAL);
@@ -401,7 +450,8 @@ fn a_call_is_classified_by_its_registration() {
 fn a_call_that_fails_takes_the_vectors_changes_back_and_keeps_what_it_says() {
     let mut x = Bench::new();
     let o = object("a");
-    let failed = x.run(&o, &[OsdOp::create(false), OsdOp::call("hello", "write_return_data", b"too much")]);
+    let failed =
+        x.run(&o, &[OsdOp::create(false), OsdOp::call("hello", "write_return_data", b"too much")]);
     assert_eq!(errno_of(&failed), errno::EINVAL);
     assert!(matches!(failed.effect, Effect::LogOnly));
     assert_eq!(&failed.ops[1].op.indata[..], b"too much input data!");
@@ -417,7 +467,10 @@ fn a_writing_call_gives_its_output_and_result_only_with_returnvec_and_they_are_r
     assert_eq!((plain.result, plain.ops[0].op.indata.len()), (0, 0));
     x.flags = flag::RETURNVEC;
     let full = x.run(&o, &call());
-    assert_eq!((full.result, full.ops[0].rval, &full.ops[0].op.indata[..]), (42, 42, &b"you might see this"[..]));
+    assert_eq!(
+        (full.result, full.ops[0].rval, &full.ops[0].op.indata[..]),
+        (42, 42, &b"you might see this"[..])
+    );
     let returns = full.returns(x.flags, &x.limits);
     assert_eq!((returns[0].rval, &returns[0].data[..]), (42, &b"you might see this"[..]));
     let much = x.run(&o, &[OsdOp::call("hello", "write_too_much_return_data", b"")]);
@@ -439,9 +492,14 @@ fn a_method_that_does_what_it_is_not_registered_for_fails() {
     let o = object("a");
     x.run(&o, &[OsdOp::write_full(b("kept"))]);
     for method in ["bad_reader", "bad_writer"] {
-        assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", method, b"lost")])), errno::EIO, "{method}");
+        assert_eq!(
+            errno_of(&x.run(&o, &[OsdOp::call("hello", method, b"lost")])),
+            errno::EIO,
+            "{method}"
+        );
         // Whoever lets the op fail gets no more of it.
-        let forgiven = x.run(&o, &[OsdOp::call("hello", method, b"lost").with_flags(op::FLAG_FAILOK)]);
+        let forgiven =
+            x.run(&o, &[OsdOp::call("hello", method, b"lost").with_flags(op::FLAG_FAILOK)]);
         assert!(forgiven.ops[0].op.indata.is_empty(), "{method}: {forgiven:?}");
     }
     assert_eq!(&x.store.objects[&o].data[..], b"kept");
@@ -453,12 +511,14 @@ fn an_object_is_not_unreadable_because_a_method_says_eio() {
     let mut x = Bench::new();
     let o = object("a");
     x.run(&o, &[OsdOp::setxattr(b"lock.l", b"spoilt")]);
-    let spoilt = x.run(&o, &[OsdOp::call("lock", "get_info", &[1, 1, 5, 0, 0, 0, 1, 0, 0, 0, b'l'])]);
+    let spoilt =
+        x.run(&o, &[OsdOp::call("lock", "get_info", &[1, 1, 5, 0, 0, 0, 1, 0, 0, 0, b'l'])]);
     assert_eq!((errno_of(&spoilt), spoilt.unreadable), (errno::EIO, false));
     assert!(!x.run(&o, &[OsdOp::call("hello", "bad_writer", b"")]).unreadable);
     let state = load_object(&x.store, &o).unwrap();
     x.store.bad.set(true);
-    let bad = execute(&x.context(&o), &state, &x.store, &[OsdOp::call("hello", "replay", b"")]).unwrap();
+    let bad =
+        execute(&x.context(&o), &state, &x.store, &[OsdOp::call("hello", "replay", b"")]).unwrap();
     assert_eq!(bad.result, 0, "an object without data has nothing that could be bad");
     for ops in [[OsdOp::getxattr(b"x")], [OsdOp::call("lock", "list_locks", b"")]] {
         let bad = execute(&x.context(&o), &state, &x.store, &ops).unwrap();
@@ -506,7 +566,8 @@ fn a_call_reads_no_more_than_a_request_may() {
     // What is read counts, and what is written.
     x.limits.max_reply_size = 2000;
     assert_eq!(x.run(&o, &[OsdOp::call("hello", "turn_it_to_11", b"")]).result, 0);
-    let twice = [OsdOp::call("hello", "turn_it_to_11", b""), OsdOp::call("hello", "turn_it_to_11", b"")];
+    let twice =
+        [OsdOp::call("hello", "turn_it_to_11", b""), OsdOp::call("hello", "turn_it_to_11", b"")];
     assert_eq!(errno_of(&x.run(&o, &twice)), errno::E2BIG);
 }
 
@@ -521,7 +582,10 @@ fn a_method_sees_attributes_as_they_were_before_its_request() {
     let condition = [&b"\x01\x01\x17\0\0\0"[..], version, b"\x01\0\0\0"].concat();
     let conditions = [&b"\x01\x01\x34\0\0\0"[..], version, b"\x01\0\0\0", &condition].concat();
     let check = || OsdOp::call("version", "check_conds", &conditions);
-    let replaced = x.run(&o, &[OsdOp::delete(), OsdOp::create(false), check(), OsdOp::write_full("new".into())]);
+    let replaced = x.run(
+        &o,
+        &[OsdOp::delete(), OsdOp::create(false), check(), OsdOp::write_full("new".into())],
+    );
     assert_eq!(replaced.result, 0);
     assert_eq!(errno_of(&x.run(&o, &[check()])), errno::ECANCELED, "it went with the object");
 }
@@ -531,11 +595,16 @@ fn single_writes_make_one_op_and_pass_the_payload_through() {
     let x = Bench::new();
     let o = object("a");
     let data = Bytes::from(vec![1; 4096]);
-    let Effect::Apply(m) = x.dry(&o, &[OsdOp::write(0, data.clone())]).unwrap().effect else { panic!("a change") };
+    let Effect::Apply(m) = x.dry(&o, &[OsdOp::write(0, data.clone())]).unwrap().effect else {
+        panic!("a change")
+    };
     let m = &m.changes[0];
     let [ObjectOp::Write { offset: 0, data: out }] = &m.ops[..] else { panic!("{:?}", m.ops) };
     assert_eq!(out.as_ptr(), data.as_ptr());
-    assert_eq!((m.stats.objects, m.stats.bytes, m.stats.writes, m.stats.write_kib), (1, 4096, 1, 4));
+    assert_eq!(
+        (m.stats.objects, m.stats.bytes, m.stats.writes, m.stats.write_kib),
+        (1, 4096, 1, 4)
+    );
 }
 
 #[test]

@@ -28,7 +28,9 @@ fn watchers_are_kept_with_the_object_in_order_and_change_no_user_version() {
         x.asker = by(num);
         let got = x.run(&o, &[watch(cookie, sub::WATCH, timeout)]);
         assert_eq!((got.result, got.user_version), (0, version));
-        let [WatchEffect::Connect { watcher, pings: true }] = &got.watch[..] else { panic!("{got:?}") };
+        let [WatchEffect::Connect { watcher, pings: true }] = &got.watch[..] else {
+            panic!("{got:?}")
+        };
         assert_eq!(watcher.key(), (cookie, x.asker.name));
     }
     assert_eq!(stored(&x, &o), [(2, 7, 12), (5, 3, 11), (5, 7, 30)]);
@@ -48,13 +50,17 @@ fn watchers_are_kept_with_the_object_in_order_and_change_no_user_version() {
         })
         .unwrap();
     assert_eq!(rows, [(7, 2, 12), (3, 5, 11), (7, 5, 30)]);
-    // They outlive what is done to the object, a copy over it included; and its attributes do not show them.
+    // They outlive what is done to the object, a copy over it included; and its attributes do not
+    // show them.
     x.run(&o, &[OsdOp::write_full(b("data"))]);
     let shown = x.run(&o, &[OsdOp::getxattrs()]).ops[0].op.indata.clone();
     assert_eq!((stored(&x, &o).len(), &shown[..]), (3, &[0u8; 4][..]));
     let gone = x.run(&o, &[watch(2, sub::UNWATCH, 0)]);
     assert_eq!(gone.watch, [WatchEffect::Ended { key: (2, by(7).name), tell: false }]);
-    assert!(matches!(x.run(&o, &[watch(2, sub::UNWATCH, 0)]).effect, Effect::LogOnly), "none there");
+    assert!(
+        matches!(x.run(&o, &[watch(2, sub::UNWATCH, 0)]).effect, Effect::LogOnly),
+        "none there"
+    );
     assert_eq!(stored(&x, &o).len(), 2);
     let removed = x.run(&o, &[OsdOp::delete(), OsdOp::create(false)]);
     let told = |w: &WatchEffect| matches!(w, WatchEffect::Ended { tell: true, .. });
@@ -71,7 +77,11 @@ fn who_is_unknown_or_out_of_reach_hears_that() {
         assert_eq!(x.run(&o, &[watch(5, what, 0)]).result, -errno::ENOTCONN);
     }
     x.run(&o, &[watch(5, sub::WATCH, 0)]);
-    assert_eq!(x.run(&o, &[watch(5, sub::PING, 0)]).result, -errno::ETIMEDOUT, "nothing is known of its connection");
+    assert_eq!(
+        x.run(&o, &[watch(5, sub::PING, 0)]).result,
+        -errno::ETIMEDOUT,
+        "nothing is known of its connection"
+    );
     assert_eq!(x.run(&o, &[watch(5, sub::RECONNECT, 0)]).watch.len(), 1);
     assert_eq!(x.run(&o, &[watch(5, 99, 0)]).result, 0);
     x.asker = by(9);
@@ -89,9 +99,11 @@ fn notifications_are_numbered_and_bounded() {
     assert_eq!(x.run(&o, &[OsdOp::notify(1, 5, b"a")]).result, -errno::ENOENT);
     x.run(&o, &[OsdOp::create(false)]);
     let got = x.run(&o, &[OsdOp::notify(1, 5, b"a"), OsdOp::notify(2, 0, b"b")]);
-    let numbers: Vec<u64> = got.ops.iter().map(|r| Decoder::new(&r.op.indata).u64().unwrap()).collect();
+    let numbers: Vec<u64> =
+        got.ops.iter().map(|r| Decoder::new(&r.op.indata).u64().unwrap()).collect();
     assert_eq!(numbers, [7, 8]);
-    let wanted = |id, cookie, timeout, p: &str| WatchEffect::Notify { id, cookie, timeout, payload: b(p) };
+    let wanted =
+        |id, cookie, timeout, p: &str| WatchEffect::Notify { id, cookie, timeout, payload: b(p) };
     assert_eq!(got.watch, [wanted(7, 1, 5, "a"), wanted(8, 2, 30, "b")]);
     // What cannot be read is, as in Ceph, nothing.
     let torn = OsdOp { indata: b("abc"), ..OsdOp::notify(3, 5, b"") };
@@ -102,7 +114,10 @@ fn notifications_are_numbered_and_bounded() {
     old.union[0] = 9;
     assert_eq!(x.run(&o, &[old]).watch, [ack(9, None, "")]);
     x.asker.may_notify = 1;
-    assert_eq!(x.run(&o, &[OsdOp::notify(1, 5, b"a"), OsdOp::notify(2, 0, b"b")]).result, -errno::EBUSY);
+    assert_eq!(
+        x.run(&o, &[OsdOp::notify(1, 5, b"a"), OsdOp::notify(2, 0, b"b")]).result,
+        -errno::EBUSY
+    );
     x.asker.room = 3;
     assert_eq!(x.run(&o, &[OsdOp::notify(1, 5, b"four")]).result, -errno::EBUSY);
     assert_eq!(x.run(&o, &[OsdOp::notify_ack(4, 5, b"four")]).result, -errno::EBUSY);

@@ -73,7 +73,13 @@ impl Rados for Fake {
 
     fn acknowledge(&self, _: u64, _: u64, _: &[u8]) {}
 
-    async fn notify(&self, _: &ObjectLocator, _: &Bytes, _: Bytes, _: u32) -> Result<Vec<NotifyReply>, i32> {
+    async fn notify(
+        &self,
+        _: &ObjectLocator,
+        _: &Bytes,
+        _: Bytes,
+        _: u32,
+    ) -> Result<Vec<NotifyReply>, i32> {
         Ok(Vec::new())
     }
 
@@ -140,7 +146,10 @@ async fn open_export(server: &Rc<Server<Fake>>, name: &[u8; 3]) -> anyhow::Resul
     Ok(client)
 }
 
-async fn has_chosen(client: &mut (impl AsyncRead + AsyncWrite + Unpin), name: &[u8; 3]) -> std::io::Result<()> {
+async fn has_chosen(
+    client: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    name: &[u8; 3],
+) -> std::io::Result<()> {
     choose(client, name).await?;
     // The greeting, what it is, and that this is all.
     let mut said = [0; 18 + 20 + 12 + 20];
@@ -171,8 +180,8 @@ async fn serve_both(fake: &Rc<Fake>) -> anyhow::Result<Rc<Server<Fake>>> {
     Ok(Rc::new(Server::new(images, false)))
 }
 
-/// Whoever waits for memory and hangs up, with more on the way that he sent before, waits no longer: another one who needs little, for
-/// which there is room, has stood behind him.
+/// Whoever waits for memory and hangs up, with more on the way that he sent before, waits no
+/// longer: another one who needs little, for which there is room, has stood behind him.
 #[test]
 fn who_hangs_up_leaves_the_queue_for_memory() {
     let done = super::super::run(async {
@@ -199,14 +208,16 @@ fn who_hangs_up_leaves_the_queue_for_memory() {
         for _ in 0..10 {
             ask_to_read(&mut waits, 32 << 20).await?;
         }
-        // Until it stands in the queue: whatever is ready has its turns first, however late they come.
+        // Until it stands in the queue: whatever is ready has its turns first, however late they
+        // come.
         tokio::time::sleep(Duration::from_millis(50)).await;
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }
         ask_to_read(&mut little, 5).await?;
         let mut answer = [9; 16 + 5];
-        let early = tokio::time::timeout(Duration::from_millis(200), little.read_exact(&mut answer)).await;
+        let early =
+            tokio::time::timeout(Duration::from_millis(200), little.read_exact(&mut answer)).await;
         assert!(early.is_err(), "it does not wait behind the other one");
         drop(waits);
         tokio::time::timeout(Duration::from_secs(120), little.read_exact(&mut answer)).await??;
@@ -240,7 +251,8 @@ fn an_image_that_is_stuck_stops_no_other() {
         }
         let mut hung_up = 0;
         for n in 0..2 * CLIENTS {
-            let mut client = connect(&server).with_context(|| format!("there is no place for number {n}"))?;
+            let mut client =
+                connect(&server).with_context(|| format!("there is no place for number {n}"))?;
             choose(&mut client, b"p/x").await?;
             // The greeting; then an end, or nothing.
             client.read_exact(&mut [0; 18]).await?;
