@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+#[path = "layers/ratchet.rs"]
+mod ratchet;
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -77,7 +80,8 @@ const PURE: &[&str] = &[
     "spirula-classes",
     "spirula-quorum",
     "spirula-tree",
-    // It holds links of `spirula-runtime` and a store; what opens them and reads the clock is its shell in `spirula`.
+    // It holds links of `spirula-runtime` and a store; what opens them and reads the clock is its
+    // shell in `spirula`.
     "spirula-osd",
 ];
 
@@ -114,7 +118,10 @@ const WORLDLY: &[&str] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace exists")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace exists")
 }
 
 fn read(path: &Path) -> String {
@@ -148,18 +155,26 @@ fn every_crate_has_a_layer_and_depends_downwards_only() {
     let mut bad = Vec::new();
     for (name, needed) in &crates {
         let Some(own) = layers.get(name.as_str()) else {
-            bad.push(format!("{name} is not in this test's table; ARCHITECTURE.md wants a line for it, too"));
+            bad.push(format!(
+                "{name} is not in this test's table; ARCHITECTURE.md wants a line for it, too"
+            ));
             continue;
         };
         for other in needed {
             match layers.get(other.as_str()) {
-                Some(layer) if layer > own => bad.push(format!("{name} (layer {own}) needs {other} (layer {layer})")),
-                Some(&DAEMONS) if *own == DAEMONS => bad.push(format!("{name} needs {other}: one daemon another")),
+                Some(layer) if layer > own => {
+                    bad.push(format!("{name} (layer {own}) needs {other} (layer {layer})"))
+                }
+                Some(&DAEMONS) if *own == DAEMONS => {
+                    bad.push(format!("{name} needs {other}: one daemon another"))
+                }
                 _ => {}
             }
         }
     }
-    bad.extend(layers.keys().filter(|n| !crates.contains_key(**n)).map(|n| format!("{n} is no crate")));
+    bad.extend(
+        layers.keys().filter(|n| !crates.contains_key(**n)).map(|n| format!("{n} is no crate")),
+    );
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
@@ -168,8 +183,9 @@ fn runtimes_and_system_calls_stay_where_they_belong() {
     let crates = dependencies();
     let mut bad = Vec::new();
     for (library, allowed) in CONFINED {
-        for (name, _) in
-            crates.iter().filter(|(name, needed)| needed.contains(*library) && !allowed.contains(&&***name))
+        for (name, _) in crates
+            .iter()
+            .filter(|(name, needed)| needed.contains(*library) && !allowed.contains(&&***name))
         {
             bad.push(format!("{name} uses {library}"));
         }
@@ -179,7 +195,8 @@ fn runtimes_and_system_calls_stay_where_they_belong() {
 
 #[test]
 fn every_crate_is_pure_or_says_what_of_the_world_it_owns() {
-    let mut listed: Vec<&str> = PURE.iter().copied().chain(WORLD.iter().map(|(name, _)| *name)).collect();
+    let mut listed: Vec<&str> =
+        PURE.iter().copied().chain(WORLD.iter().map(|(name, _)| *name)).collect();
     listed.sort_unstable();
     let mut all: Vec<&str> = LAYERS.iter().map(|(name, _)| *name).collect();
     all.sort_unstable();
@@ -194,7 +211,11 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn architecture_lists_the_crates_in_their_layers() {
     let text = read(&root().join("ARCHITECTURE.md"));
-    let table = text.lines().skip_while(|l| *l != "## Layers").skip(1).take_while(|l| !l.starts_with("## "));
+    let table = text
+        .lines()
+        .skip_while(|l| *l != "## Layers")
+        .skip(1)
+        .take_while(|l| !l.starts_with("## "));
     let mut layer = 0;
     let mut found = Vec::new();
     for row in table {
@@ -219,7 +240,8 @@ fn files_named_in_the_documents_exist() {
     let mut bad = Vec::new();
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         // Code blocks hold three backticks, which would turn the pairs round.
-        let text: Vec<String> = read(&root.join(document)).split("```").step_by(2).map(str::to_owned).collect();
+        let text: Vec<String> =
+            read(&root.join(document)).split("```").step_by(2).map(str::to_owned).collect();
         for name in text.iter().flat_map(|t| quoted(t)) {
             let a_path = name.contains('/') || name.ends_with(".rs");
             // What is below `target` is made by tools.
@@ -252,7 +274,8 @@ fn everything(dir: &Path, out: &mut Vec<PathBuf>) {
 
 #[test]
 fn nothing_here_points_outside_of_the_repository() {
-    // In two parts, so that this file does not name them itself. The second is where this project's machines have it.
+    // In two parts, so that this file does not name them itself. The second is where this project's
+    // machines have it.
     let outside = [concat!("..", "/shared"), concat!("/work", "/shared"), concat!("`shared", "/")];
     let (mut files, mut bad) = (Vec::new(), Vec::new());
     everything(&root(), &mut files);
@@ -299,7 +322,9 @@ fn pure_crates_read_no_clock_draw_no_number_and_do_no_io() {
             let text = read(&file);
             // Tests come last in a file.
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            for (n, line) in code.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+            for (n, line) in
+                code.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"))
+            {
                 if let Some(word) = WORLDLY.iter().find(|w| line.contains(**w)) {
                     bad.push(format!("{shown}:{} uses {word}", n + 1));
                 }
