@@ -2,7 +2,6 @@
 
 use crate::api::{MapView, PgEffect};
 use crate::erasure::read::Gather;
-use crate::erasure::undo;
 use crate::missing::Missing;
 use crate::pg::{After, Cx, Pg, Role};
 use crate::recovery::Recovery;
@@ -12,7 +11,6 @@ use crate::write::Inflight;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
-use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -205,7 +203,7 @@ impl Pg {
 
     /// What all have reached, to be told to these.
     fn reached(&self, to: &[Peer]) -> Option<CtlBody> {
-        let (a, info) = (self.active()?, self.core.info.as_ref()?);
+        let (a, info) = (self.active()?, self.core.info()?);
         let body = || CtlBody::History {
             seq: a.told,
             history_les: info.history_les,
@@ -213,7 +211,7 @@ impl Pg {
             rolled: a.told_rolled,
             scrub: info.scrub,
             counted: (info.last_update(), info.head.counts),
-            read: !self.core.readers.is_empty(),
+            read: !self.core.readers().is_empty(),
         };
         (!to.is_empty()).then(body)
     }
@@ -221,7 +219,7 @@ impl Pg {
     /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
     /// a smaller set agreed on is not yet part of every later history.
     pub(crate) fn must_roll_forward(&self) -> bool {
-        let Some(newest) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        let Some(newest) = self.core.info().map(|i| i.last_update()) else { return false };
         let idle = |a: &Active| a.activated && a.serving && a.inflight() == 0;
         self.core.is_erasure() && self.active().is_some_and(|a| idle(a) && a.told_rolled < newest)
     }
@@ -235,10 +233,8 @@ impl Pg {
         a.told_rolled = a.committed;
         let to = a.committed;
         self.tell_history(cx);
-        let mut txn = Transaction::default();
-        undo::roll_forward(&mut self.core, to, &mut txn);
-        txn.meta.push(self.core.head_op());
-        self.core.submit(txn, After::Nothing, cx);
+        let change = self.core.copy.roll_forward(to);
+        self.core.submit(change, After::Nothing, cx);
     }
 
     /// Tells the members what all have reached.
@@ -288,7 +284,7 @@ impl Pg {
         let Some(a) = self.active_mut() else { return };
         a.asked_ms = cx.now.mono_ms;
         if a.fresh && a.activating.is_empty() {
-            let epoch = self.core.info.as_ref().map_or(0, |i| i.creation);
+            let epoch = self.core.info().map_or(0, |i| i.creation);
             cx.out.push(PgEffect::Created { pg: self.core.id, epoch });
         } else if let Some(want) = &a.want {
             cx.out.push(PgEffect::WantActing(want.clone()));

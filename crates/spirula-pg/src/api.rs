@@ -640,8 +640,6 @@ pub enum Bug {
     MissingStaleOnResume,
     /// Whoever is up and has not called is taken for one that holds nothing.
     UnheardIgnored,
-    /// The missing set is not stored.
-    MissingNotStored,
     /// A log entry does not say which data a write changed.
     DirtyForgotten,
     /// A change that is kept from a member that lacks the object is not noted as missing there.

@@ -303,7 +303,7 @@ impl Pg {
         let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else {
             return;
         };
-        let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.core.missing.contains(o);
+        let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.core.missing().contains(o);
         if awaited.iter().any(is_there) {
             self.held.objects.remove(object);
             cx.out.push(PgEffect::Unblock(Some(object.clone())));

@@ -1,29 +1,26 @@
-//! What every part of a PG works on: who it is, its interval, its history, its log and its missing
-//! set.
+//! What every part of a PG works on: who it is, its interval, and its copy.
 //!
-//! It owns what is stored of the PG besides its objects ([`PgCore::save`]), and the order in which
-//! that becomes durable: a transaction is submitted here, with what is to follow it ([`After`]),
-//! and nothing that tells of it leaves before ([`PgCore::submit`], [`PgCore::next_due`]). It knows
-//! no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
+//! The copy ([`PgCopy`]) owns what is stored of the PG besides its objects. The order in which that
+//! becomes durable is here: a [`Change`] is submitted with what is to follow it ([`After`]), and
+//! nothing that tells of it leaves before ([`PgCore::submit`], [`PgCore::next_due`]). This knows no
+//! role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
 //! here, and have it stored, in the same event.
 
 use crate::api::{MapView, PeerMsg, PgConfig, PgEffect, Token};
+use crate::copy::{Change, PgCopy, Reader, Spoilt};
 use crate::erasure::Shape;
-use crate::intervals::{Interval, forget_before};
-use crate::log::{LogEntry, PgLog};
+use crate::intervals::Interval;
+use crate::log::PgLog;
 use crate::missing::Missing;
 use crate::pg::{After, Cx, UNKNOWN_MS};
 use crate::shard::localize;
-use crate::stored::{Record, Stored, head_key, info_key};
+use crate::stored::Stored;
 use crate::write::backend::Backend;
-use bytes::Bytes;
-use spirula_encoding::{DecodeError, UTime, from_slice, to_vec};
+use spirula_encoding::{DecodeError, UTime};
 use spirula_maps::SnapIntervals;
 use spirula_messages::cluster::control::MergeWord;
-use spirula_messages::cluster::pg::{
-    CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo,
-};
-use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgInfo};
+use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -35,34 +32,20 @@ pub(crate) struct PgCore {
     /// Who we are among its members.
     pub(crate) me: Peer,
     pub(crate) cfg: Arc<PgConfig>,
-    /// What is stored of the PG here; `None`: nothing.
-    pub(crate) info: Option<PgInfo>,
-    pub(crate) log: PgLog,
-    pub(crate) missing: Missing,
-    /// Snapshots that the map has called removed, and calls so no more.
-    pub(crate) purged: SnapIntervals,
-    /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
-    pub(crate) past: Vec<PastInterval>,
-    pub(crate) interval: Interval,
-    /// When it was learned of.
+    /// What is stored of the PG here, and its verbs.
+    pub(crate) copy: PgCopy,
+    /// When the interval was learned of.
     pub(crate) interval_stamp: UTime,
     /// It may have begun before: not all of its maps were seen here.
     guessed: bool,
     /// Members that call the interval by a later epoch of it.
     called: BTreeMap<Peer, Epoch>,
     pub(crate) view: Option<Arc<MapView>>,
-    /// Epoch of the map for which this copy was split or folded last: it is shown none before.
-    pub(crate) shaped: Epoch,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
     next_token: Token,
     after: VecDeque<(Token, After)>,
     next_seq: u64,
-    /// Primaries of older intervals that may still serve reads, the last epoch of their intervals,
-    /// and until when; a time that is not known any more, after a restart, is [`UNKNOWN_MS`].
-    pub(crate) readers: Vec<(OsdId, Epoch, u64)>,
-    /// The highest number of an entry that was given out here.
-    pub(crate) issued: u64,
     /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if
     /// it is known.
     pub(crate) rotten: BTreeMap<HObject, (EVersion, Option<u64>)>,
@@ -70,40 +53,12 @@ pub(crate) struct PgCore {
     pub(crate) broken: bool,
     /// When it was said last, and when it had its consequence.
     pub(crate) broken_ms: u64,
-    record_key: Bytes,
-    head_key: Bytes,
 }
 
 impl PgCore {
     /// A PG of which nothing is stored here.
     pub(crate) fn new(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
-        Self {
-            id: id.pg,
-            me: Peer::new(osd, id.shard),
-            cfg,
-            info: None,
-            log: PgLog::default(),
-            missing: Missing::default(),
-            purged: SnapIntervals::new(),
-            past: Vec::new(),
-            interval: Interval::default(),
-            interval_stamp: UTime::ZERO,
-            guessed: false,
-            called: BTreeMap::new(),
-            view: None,
-            shaped: 0,
-            primary_since: 0,
-            next_token: 1,
-            after: VecDeque::new(),
-            next_seq: 1,
-            readers: Vec::new(),
-            issued: 0,
-            rotten: BTreeMap::new(),
-            broken: false,
-            broken_ms: 0,
-            record_key: info_key(id),
-            head_key: head_key(id),
-        }
+        Self::with(id, osd, cfg.clone(), PgCopy::new(id, cfg))
     }
 
     /// A PG as it was stored.
@@ -116,25 +71,68 @@ impl PgCore {
         cfg: Arc<PgConfig>,
         stored: &Stored,
     ) -> Result<Self, DecodeError> {
-        let Record { mut info, interval, past, shaped } = from_slice(&stored.record)?;
-        if info.pg != id.pg {
-            return Err(DecodeError::Value {
-                what: "PG record of another PG",
-                value: i64::from(info.pg.seed),
-            });
+        let copy = PgCopy::load(id, cfg.clone(), stored)?;
+        Ok(Self::with(id, osd, cfg, copy))
+    }
+
+    /// A PG of which this is here.
+    pub(crate) fn with(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, copy: PgCopy) -> Self {
+        Self {
+            id: id.pg,
+            me: Peer::new(osd, id.shard),
+            cfg,
+            copy,
+            interval_stamp: UTime::ZERO,
+            guessed: false,
+            called: BTreeMap::new(),
+            view: None,
+            primary_since: 0,
+            next_token: 1,
+            after: VecDeque::new(),
+            next_seq: 1,
+            rotten: BTreeMap::new(),
+            broken: false,
+            broken_ms: 0,
         }
-        let head: PgHead = from_slice(&stored.head)?;
-        // A member's log may begin later than its primary's.
-        let tail = head.log_tail.max(info.head.log_tail);
-        info.head = PgHead { log_tail: tail, ..head };
-        let entries: Vec<LogEntry> =
-            stored.log.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
-        let mut core = Self::new(id, osd, cfg);
-        core.log = PgLog::new(tail, entries);
-        core.missing = Missing::load(id, stored.missing.iter().cloned())?;
-        core.readers = info.readers.iter().map(|r| (r.osd, r.last, UNKNOWN_MS)).collect();
-        (core.interval, core.past, core.info, core.shaped) = (interval, past, Some(info), shaped);
-        Ok(core)
+    }
+
+    // ---- the copy ----
+
+    /// What is stored of the PG here; `None`: nothing.
+    pub(crate) fn info(&self) -> Option<&PgInfo> {
+        self.copy.info()
+    }
+
+    pub(crate) fn log(&self) -> &PgLog {
+        self.copy.log()
+    }
+
+    pub(crate) fn missing(&self) -> &Missing {
+        self.copy.missing()
+    }
+
+    pub(crate) fn interval(&self) -> &Interval {
+        self.copy.interval()
+    }
+
+    /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
+    pub(crate) fn past(&self) -> &[PastInterval] {
+        self.copy.past()
+    }
+
+    /// Primaries of older intervals that may still serve reads.
+    pub(crate) fn readers(&self) -> &[Reader] {
+        self.copy.readers()
+    }
+
+    /// Epoch of the map for which the copy was split or folded last: it is shown none before.
+    pub(crate) fn shaped(&self) -> Epoch {
+        self.copy.shaped()
+    }
+
+    /// Snapshots that the map has called removed, and calls so no more.
+    pub(crate) fn purged(&self) -> &SnapIntervals {
+        self.copy.purged()
     }
 
     /// Its id, with the shard that is ours.
@@ -167,7 +165,7 @@ impl PgCore {
     /// Is what this OSD does for the PG over with this map?
     pub(crate) fn is_changed_by(&self, view: &MapView) -> bool {
         let was_live = self.view.as_ref().is_some_and(|v| v.live);
-        view.gap || view.live != was_live || !self.interval.continues(self.id.seed, view)
+        view.gap || view.live != was_live || !self.interval().continues(self.id.seed, view)
     }
 
     /// How the pool cuts its objects; `None` for a replicated pool.
@@ -187,23 +185,22 @@ impl PgCore {
 
     /// Is a merge of this PG pending, so that nothing may be written?
     pub(crate) fn is_premerge(&self) -> bool {
-        self.interval.premerge && !planted!(self.cfg, WritesWhilePending)
+        self.interval().premerge && !planted!(self.cfg, WritesWhilePending)
     }
 
     pub(crate) fn is_whole_at(&self, version: EVersion) -> bool {
-        self.has_copy()
-            && self.info.as_ref().is_some_and(|i| i.is_whole() && i.last_update() == version)
+        self.has_copy() && self.info().is_some_and(|i| i.is_whole() && i.last_update() == version)
     }
 
     /// Is there a copy that counts? One that is being deleted does not.
     pub(crate) fn has_copy(&self) -> bool {
-        self.info.as_ref().is_some_and(|i| i.les > 0)
+        self.info().is_some_and(|i| i.les > 0)
     }
 
     /// First and after-last position of the PG's objects.
     pub(crate) fn range(&self) -> (HObject, HObject) {
         let in_map = self.view.as_ref().and_then(|v| v.pool.as_ref()).map(|p| p.pg_num);
-        let pg_num = in_map.or(self.info.as_ref().map(|i| i.pg_num)).unwrap_or(1);
+        let pg_num = in_map.or(self.info().map(|i| i.pg_num)).unwrap_or(1);
         (crate::exec::pg_start(self.id), crate::exec::pg_end(self.id, pg_num))
     }
 
@@ -212,19 +209,16 @@ impl PgCore {
         self.next_seq
     }
 
-    /// The version of the next entry, never one that was given out before (entries may have been
-    /// taken back since). The first of so many, which follow each other.
+    /// The version of the next entry; the first of so many, see [`PgCopy::next_version`].
     pub(crate) fn next_version(&mut self, entries: u64) -> EVersion {
-        let newest = self.info.as_ref().map_or(0, |i| i.last_update().version);
-        let first = self.issued.max(newest) + 1;
-        self.issued = first + entries.max(1) - 1;
-        EVersion::new(self.epoch(), first)
+        self.copy.next_version(self.epoch(), entries)
     }
 
     // ---- what is stored, and when it is durable ----
 
-    /// Submits a transaction; `after` happens when it is durable.
-    pub(crate) fn submit(&mut self, mut txn: Transaction, after: After, cx: &mut Cx<'_>) {
+    /// Submits a change; `after` happens when it is durable.
+    pub(crate) fn submit(&mut self, change: Change, after: After, cx: &mut Cx<'_>) {
+        let mut txn = change.into_transaction();
         localize(&mut txn, self.me.shard);
         let token = self.next_token;
         self.next_token += 1;
@@ -300,119 +294,38 @@ impl PgCore {
         self.guessed
     }
 
-    /// The interval begins so; `guessed`: or earlier.
-    pub(crate) fn begin_interval(&mut self, interval: Interval, guessed: bool) {
-        (self.interval, self.guessed) = (interval, guessed);
+    /// The first interval of which anything is known here; it may have begun earlier.
+    pub(crate) fn begin_interval(&mut self, first: Interval) {
+        self.guessed = true;
+        self.copy.begin_interval(first).saved_whole();
     }
 
-    /// The change that stores what every write changes, as it is in memory.
-    pub(crate) fn head_op(&self) -> MetaOp {
-        match &self.info {
-            Some(info) => {
-                MetaOp::Set { key: self.head_key.clone(), value: to_vec(&info.head).into() }
-            }
-            None => MetaOp::Remove { key: self.head_key.clone() },
+    /// The interval is over, and the `next` one begins with `view`, or earlier where maps before it
+    /// were not seen. Stored where there is a copy.
+    pub(crate) fn next_interval(
+        &mut self,
+        next: Interval,
+        view: &MapView,
+        old: Option<&MapView>,
+        cx: &mut Cx<'_>,
+    ) {
+        self.guessed = view.gap;
+        if let Some(change) = self.copy.close_interval(next, view, old) {
+            self.submit(change, After::Nothing, cx);
         }
     }
 
-    /// The same, where this is what it is encoded as.
-    pub(crate) fn head_as(&self, value: Bytes) -> MetaOp {
-        MetaOp::Set { key: self.head_key.clone(), value }
+    /// These are lacked here since the log was taken over, which the primary does not know.
+    pub(crate) fn note_spoilt(&mut self, spoilt: Spoilt) {
+        self.rotten.extend(spoilt.into_iter().map(|(object, version)| (object, (version, None))));
     }
 
-    /// The changes that store everything but objects and log as it is in memory.
-    pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
-        let key = self.record_key.clone();
-        let readers = self.readers.iter().map(|(osd, last, _)| OldReader {
-            osd: *osd,
-            last: *last,
-            left_ms: 0,
-        });
-        if let Some(info) = &mut self.info {
-            info.readers = readers.collect();
-        }
-        out.push(match &self.info {
-            Some(info) => {
-                let record = Record {
-                    info: info.clone(),
-                    interval: self.interval.clone(),
-                    past: self.past.clone(),
-                    shaped: self.shaped,
-                };
-                MetaOp::Set { key, value: to_vec(&record).into() }
-            }
-            None => MetaOp::Remove { key },
-        });
-        out.push(self.head_op());
-        self.missing_ops(out);
-    }
-
-    /// The changes that store the missing set as it is in memory.
-    pub(crate) fn missing_ops(&mut self, out: &mut Vec<MetaOp>) {
-        if planted!(self.cfg, MissingNotStored) {
-            return;
-        }
-        self.missing.take_changes(self.spg(), out);
-    }
-
-    /// Stores what is in memory.
-    pub(crate) fn save(&mut self, after: After, cx: &mut Cx<'_>) {
-        let mut txn = Transaction::default();
-        self.record_ops(&mut txn.meta);
-        self.submit(txn, after, cx);
+    /// Adds to what is submitted instead of a transaction that the store refused.
+    pub(crate) fn amend(&mut self, txn: &mut Transaction, change: Change) {
+        txn.meta.extend(change.into_transaction().meta);
     }
 
     // ---- the interval ----
-
-    /// Writes down the interval that ends before `view`.
-    pub(crate) fn close_interval(&mut self, view: &MapView, old: Option<&MapView>) {
-        let Some(info) = &mut self.info else {
-            self.past.clear();
-            return;
-        };
-        if view.gap && view.trimmed {
-            // The PG was clean in this epoch or later: what was before matters no more.
-            info.lec = info.lec.max(view.epoch);
-            self.past.clear();
-            return;
-        }
-        let last = match old {
-            Some(o) if view.gap => o.epoch,
-            _ => view.epoch - 1,
-        };
-        let seen = old.filter(|_| !view.gap && !planted!(self.cfg, Foretold));
-        let closed = self.interval.close(last, seen, info.lec);
-        if closed.rw {
-            match self.past.last_mut() {
-                Some(p)
-                    if planted!(self.cfg, LostForever)
-                        && p.acting == closed.acting
-                        && p.primary == closed.primary =>
-                {
-                    p.last = closed.last;
-                }
-                // Whoever must be heard for the later one is heard for the earlier one, too; so an
-                // OSD that comes and goes adds no more than the sets it makes. The one that stays
-                // begins where the later one begins: who was declared lost before, and came back to
-                // take part in it, is waited for.
-                _ => {
-                    self.past.retain(|p| p.acting != closed.acting || p.primary != closed.primary);
-                    self.past.push(closed);
-                }
-            }
-        }
-        if view.gap && view.epoch > last + 1 {
-            let (first, last) = (last + 1, view.epoch - 1);
-            self.past.push(PastInterval {
-                first,
-                last,
-                primary: Peer::NONE,
-                rw: true,
-                ..PastInterval::default()
-            });
-        }
-        forget_before(&mut self.past, info.lec);
-    }
 
     /// Calls the interval as each member does.
     pub(crate) fn call_as_called(&self, out: &mut [PgEffect]) {
@@ -432,12 +345,12 @@ impl PgCore {
 
     /// The info as others may see it.
     pub(crate) fn told_info(&self, cx: &Cx<'_>) -> Option<PgInfo> {
-        let info = self.info.clone().filter(|_| self.has_copy())?;
+        let info = self.info().cloned().filter(|_| self.has_copy())?;
         let all = planted!(self.cfg, MissingIsHollow);
         let hollow =
-            self.missing.iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
+            self.missing().iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
         Some(PgInfo {
-            missing: self.missing.len() as u32,
+            missing: self.missing().len() as u32,
             hollow,
             readers: self.told_readers(cx),
             ..info
@@ -450,7 +363,7 @@ impl PgCore {
             self.reads_until(until, cx).saturating_sub(cx.now.mono_ms).min(u64::from(u32::MAX))
                 as u32
         };
-        let all = self.readers.iter().map(|(osd, last, until)| OldReader {
+        let all = self.readers().iter().map(|(osd, last, until)| OldReader {
             osd: *osd,
             last: *last,
             left_ms: left(*until),
@@ -471,7 +384,7 @@ impl PgCore {
         PeerMsg::Ctl(Box::new(PgCtl {
             pg: self.id,
             ends: self.ends(to),
-            epoch: self.interval.since,
+            epoch: self.interval().since,
             body,
         }))
     }

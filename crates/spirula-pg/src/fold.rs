@@ -51,16 +51,11 @@
 
 use crate::Now;
 use crate::api::{MapView, Merged, PgEffect};
-use crate::core::PgCore;
-use crate::erasure::undo;
 use crate::exec::ObjectReader;
 use crate::lease::Leases;
-use crate::log::PgLog;
 use crate::pg::{After, Cx, Pg};
 use spirula_messages::cluster::control::MergeWord;
-use spirula_messages::cluster::pg::{PastInterval, PgCounts, PgHead, PgInfo};
-use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, Peer, PgId, PoolId, SpgId, hash};
+use spirula_types::{EVersion, Epoch, Peer, PgId, PoolId, SpgId, hash};
 use std::collections::BTreeMap;
 
 /// The PG that `pg` becomes part of when its pool has only `pg_num`.
@@ -127,7 +122,6 @@ impl Pg {
     ) {
         let cx = &mut Cx { now, reader, leases, out };
         self.leave_role(cx);
-        let mut txn = Transaction::default();
         let good = match (sources.as_slice(), merged) {
             ([s], Some(m)) if planted!(self.core.cfg, FoldUnchecked) => {
                 self.core.has_copy() && s.core.has_copy() && m.source == s.core.id
@@ -140,43 +134,15 @@ impl Pg {
             _ => false,
         };
         let newest = merged.map_or(0, |m| m.source_version.version.max(m.target_version.version));
-        let at = EVersion::new(epoch, newest + 1);
-        // Nothing of a good copy will be taken back, and of any other nothing counts: undo copies
-        // go.
-        for pg in sources.iter_mut().chain([&mut *self]) {
-            let all = pg.core.info.as_ref().map(PgInfo::last_update);
-            all.into_iter().for_each(|to| undo::roll_forward(&mut pg.core, to, &mut txn));
-        }
-        for s in &mut sources {
-            if good {
-                take_in(&mut self.core, &mut s.core, at);
-            } else if let (None, Some(theirs)) = (&self.core.info, &s.core.info) {
-                self.core.info = Some(PgInfo { pg: self.core.id, ..theirs.clone() });
-            }
-            s.core.info = None;
-            s.core.missing.clear();
-            s.core.record_ops(&mut txn.meta);
-            txn.meta.push(MetaOp::LogRemove { pg: s.core.id });
-        }
-        txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
         if !good {
             tracing::info!(pg = %self.core.id, epoch, "the copy does not belong to what was \
                 merged; it is void");
-            make_void(&mut self.core);
-        } else {
-            let entries = self.core.log.dups().cloned().map(|d| d.to_entry(self.core.id.pool));
-            txn.meta.extend(entries.map(|e| MetaOp::LogAppend {
-                pg: self.core.id,
-                version: e.key(),
-                entry: e.to_bytes(),
-            }));
         }
-        if let Some(info) = &mut self.core.info {
-            info.pg_num = pg_num;
-        }
-        self.core.shaped = epoch;
-        self.core.record_ops(&mut txn.meta);
-        self.core.submit(txn, After::Nothing, cx);
+        let theirs =
+            sources.iter_mut().map(|s| (&mut s.core.copy, s.core.view.as_deref())).collect();
+        let at = good.then(|| EVersion::new(epoch, newest + 1));
+        let change = self.core.copy.fold(theirs, at, (epoch, pg_num));
+        self.core.submit(change, After::Nothing, cx);
     }
 
     /// Tells the monitor that the PG can be merged, or is ready to be, if that is so and was not
@@ -184,10 +150,10 @@ impl Pg {
     pub(crate) fn tell_merge(&mut self, again: bool, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.core.id.seed));
-        let (Some(a), Some(info)) = (self.active(), &self.core.info) else { return };
-        let pending = self.core.interval.premerge;
+        let (Some(a), Some(info)) = (self.active(), self.core.info()) else { return };
+        let pending = self.core.interval().premerge;
         let idle =
-            a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing.is_empty();
+            a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing().is_empty();
         let able = wanted && a.clean && a.activated && a.serving && (!pending || idle);
         let word = able.then(|| MergeWord {
             epoch: view.epoch,
@@ -201,7 +167,7 @@ impl Pg {
         // While it is only able, one word will do for all maps.
         let key = word
             .as_ref()
-            .map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval.since }));
+            .map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval().since }));
         let Some(a) = self.active_mut() else { return };
         let told = std::mem::replace(&mut a.merge_told, key);
         match word {
@@ -212,83 +178,10 @@ impl Pg {
     }
 }
 
-/// Makes the histories of two good copies one, which ends at `at`.
-fn take_in(core: &mut PgCore, s: &mut PgCore, at: EVersion) {
-    let epoch = at.epoch;
-    let (Some(info), Some(theirs)) = (&mut core.info, &s.info) else { return };
-    let forgetful = planted!(core.cfg, FoldForgetsRequests);
-    let (log, forgot) = core.log.folded(
-        (!forgetful).then_some((&s.log, s.id.seed)),
-        at,
-        core.id.pool,
-        core.cfg.dups_tracked,
-    );
-    core.log = log;
-    info.head = PgHead {
-        last_update: at,
-        log_tail: at,
-        last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
-        counts: sum(&info.head.counts, &theirs.head.counts),
-        rolled: at,
-        forgot: forgot || info.head.forgot || theirs.head.forgot,
-    };
-    info.les = epoch - 1;
-    info.history_les = info.history_les.min(theirs.history_les);
-    info.lec = info.lec.min(theirs.lec);
-    info.scrub = info.scrub.joined(&theirs.scrub);
-    for (object, item) in s.missing.iter() {
-        core.missing.put(object.clone(), item.clone());
-    }
-    let closed = s.interval.close(epoch - 1, s.view.as_deref(), theirs.lec);
-    let mut past: Vec<PastInterval> = core.past.drain(..).chain(s.past.drain(..)).collect();
-    if closed.rw {
-        past.push(closed);
-    }
-    past.sort_by_key(|i| (i.first, i.last));
-    past.dedup();
-    core.past = past;
-    core.readers.append(&mut s.readers);
-}
-
-/// From here on this copy counts for nothing, even after a restart.
-pub(crate) fn make_void(core: &mut PgCore) {
-    core.log = PgLog::default();
-    core.missing.clear();
-    core.past.clear();
-    if let Some(info) = &mut core.info {
-        *info = PgInfo {
-            pg: info.pg,
-            pg_num: info.pg_num,
-            created: info.created,
-            origin: info.origin,
-            creation: info.creation,
-            last_backfill: HObject::min(),
-            ..PgInfo::default()
-        };
-    }
-}
-
 impl MapView {
     /// Is a merge of PG `seed` pending?
     pub(crate) fn is_premerge(&self, seed: u32) -> bool {
         self.pool.as_ref().is_some_and(|p| p.is_premerge(seed))
-    }
-}
-
-fn sum(a: &PgCounts, b: &PgCounts) -> PgCounts {
-    PgCounts {
-        objects: a.objects + b.objects,
-        bytes: a.bytes + b.bytes,
-        omap_objects: a.omap_objects + b.omap_objects,
-        omap_keys: a.omap_keys + b.omap_keys,
-        omap_bytes: a.omap_bytes + b.omap_bytes,
-        reads: a.reads + b.reads,
-        read_kb: a.read_kb + b.read_kb,
-        writes: a.writes + b.writes,
-        written_kb: a.written_kb + b.written_kb,
-        estimated: a.estimated || b.estimated,
-        clones: a.clones + b.clones,
-        whiteouts: a.whiteouts + b.whiteouts,
     }
 }
 

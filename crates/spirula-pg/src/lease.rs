@@ -170,16 +170,16 @@ impl Pg {
             return;
         }
         let known =
-            self.core.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
+            self.core.readers().iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
         let Some(view) = self.core.view.clone() else {
             return invariant!(self.core, "a primary is active without a map");
         };
         let left = self.old_readers(known, &view, cx);
-        if left.len() == self.core.readers.len() {
+        if left.len() == self.core.readers().len() {
             return;
         }
         let until = left.iter().map(|(_, _, until)| *until).max();
-        self.core.readers = left;
+        self.core.copy.read_by(left).saved_whole();
         let Some(a) = self.active_mut() else {
             return invariant!(self.core, "it is no active primary any more");
         };
@@ -198,8 +198,8 @@ impl Pg {
             return;
         }
         a.wait_until = 0;
-        self.core.readers.clear();
-        self.core.save(After::Nothing, cx);
+        let change = self.core.copy.read_by_nobody();
+        self.core.submit(change, After::Nothing, cx);
         self.tell_history(cx);
         cx.out.push(PgEffect::StateChanged);
         self.begin_to_serve(cx);

@@ -7,7 +7,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
-//! | `core` | what all parts work on: identity, interval, history, log, missing set, and what of it is durable |
+//! | `core` | what all parts work on: identity, interval, the copy, and what of it is durable |
+//! | `copy` | **what is stored of a PG: info, log, missing set, history, and all that changes it** |
 //! | `stored` | what is stored of that, and under which keys |
 //! | `pg` | the parts, dispatch, maps and intervals |
 //! | `intervals` | closed intervals, and who must be heard because of them |
@@ -78,6 +79,7 @@ macro_rules! invariant {
 mod active;
 mod api;
 mod backoff;
+mod copy;
 mod core;
 pub mod erasure;
 pub mod exec;

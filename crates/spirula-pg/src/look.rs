@@ -29,11 +29,11 @@ pub struct Look<'a> {
 impl Pg {
     /// What it keeps; nothing if it has no copy.
     pub fn look(&self) -> Option<Look<'_>> {
-        let (log, missing) = (&self.core.log, &self.core.missing);
+        let (log, missing) = (self.core.log(), self.core.missing());
         let (since, epoch, acting) =
-            (self.core.interval.since, self.core.epoch(), &self.core.interval.acting[..]);
+            (self.core.interval().since, self.core.epoch(), &self.core.interval().acting[..]);
         let serves = self.active().filter(|a| a.serving).map(|a: &Active| a.committed);
-        Some(Look { info: self.core.info.as_ref()?, log, missing, since, epoch, acting, serves })
+        Some(Look { info: self.core.info()?, log, missing, since, epoch, acting, serves })
     }
 
     /// The members that have not made durable what this request wrote; nobody if it is not in

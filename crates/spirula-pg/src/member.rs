@@ -4,21 +4,19 @@
 //! Every answer that claims something about the store is sent when that is durable.
 
 use crate::api::{PeerMsg, PgEffect};
+use crate::copy::{Change, History};
 use crate::erasure::undo;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, Prefetch, ReadError, pg_end, pg_start};
-use crate::fold::make_void;
-use crate::log::{LogEntry, PgLog};
-use crate::missing::Missing;
+use crate::log::LogEntry;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
 use crate::recovery::share::{Family, Relative, Way};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
+    CtlBody, Ends, LogUpdate, PastInterval, PgCtl, PgInfo, PgTxn, TxnKind,
 };
-use spirula_messages::cluster::scrub::ScrubHistory;
-use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 impl Pg {
@@ -68,10 +66,8 @@ impl Pg {
                 self.on_activate(from, run, info, past, (log, fresh), cx);
             }
             CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
-                if !read && matches!(self.role, Role::Replica { .. }) {
-                    self.core.readers.clear();
-                }
-                self.on_history(from, seq, (history_les, lec), rolled, (scrub, counted), cx);
+                let h = History { history_les, lec, rolled, scrub, counted, read };
+                self.on_history(from, seq, &h, cx);
             }
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
@@ -125,7 +121,7 @@ impl Pg {
     pub(crate) fn tell_info(&mut self, to: Peer, left: u64, cx: &mut Cx<'_>) {
         let body = CtlBody::Info {
             info: self.core.told_info(cx),
-            past: self.core.past.clone(),
+            past: self.core.past().to_vec(),
             lease_left_ms: left as u32,
         };
         let msg = self.core.ctl(to, body);
@@ -134,8 +130,8 @@ impl Pg {
 
     fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
         let Some(info) = self.core.told_info(cx) else { return };
-        let entries = self.core.log.after(after).map(LogEntry::to_bytes).collect();
-        let missing = self.core.missing.iter().map(|(o, i)| (o.clone(), i.clone())).collect();
+        let entries = self.core.log().after(after).map(LogEntry::to_bytes).collect();
+        let missing = self.core.missing().iter().map(|(o, i)| (o.clone(), i.clone())).collect();
         let msg = self.core.ctl(from, CtlBody::Log { info, entries, missing });
         self.when_durable(After::Send(from, msg), cx);
     }
@@ -178,7 +174,7 @@ impl Pg {
                     }
                     txn.objects.iter().for_each(|u| self.pushes.applied(t.seq, u.object.clone()));
                     let after =
-                        After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
+                        After::Pushed { since: self.core.interval().since, to: from, seq: t.seq };
                     self.apply_piece(txn, t.next.is_none(), after, cx);
                 }
                 Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "read push"),
@@ -208,7 +204,7 @@ impl Pg {
 
     /// Is a copy here that is lacked all the same: a bad one?
     pub(crate) fn is_replaced(&self, object: &HObject, cx: &Cx<'_>) -> Result<bool, Prefetch> {
-        if self.core.missing.get(object).is_none_or(|i| i.have != EVersion::default()) {
+        if self.core.missing().get(object).is_none_or(|i| i.have != EVersion::default()) {
             return Ok(false);
         }
         match self.stored_version(object, cx.reader) {
@@ -222,34 +218,18 @@ impl Pg {
     /// the last piece; what it had before is gone with the first.
     pub(crate) fn apply_piece(
         &mut self,
-        mut txn: Transaction,
+        txn: Transaction,
         last: bool,
         after: After,
         cx: &mut Cx<'_>,
     ) {
-        txn.meta.clear();
-        for u in &txn.objects {
-            if last {
-                self.core.missing.remove(&u.object);
-                self.core.rotten.remove(&u.object);
-                self.repairs.own_copy_replaced(
-                    &self.core,
-                    matches!(self.role, Role::Active(_)),
-                    &u.object,
-                    cx,
-                );
-            } else if let Some(need) = self
-                .core
-                .missing
-                .get(&u.object)
-                .filter(|i| i.have != EVersion::default())
-                .map(|i| i.need)
-            {
-                self.core.missing.set(u.object.clone(), need, EVersion::default());
-            }
+        for u in txn.objects.iter().filter(|_| last) {
+            self.core.rotten.remove(&u.object);
+            let leads = matches!(self.role, Role::Active(_));
+            self.repairs.own_copy_replaced(&self.core, leads, &u.object, cx);
         }
-        self.core.missing_ops(&mut txn.meta);
-        self.core.submit(txn, after, cx);
+        let change = self.core.copy.hold(txn.objects, last);
+        self.core.submit(change, after, cx);
     }
 
     fn on_scan(&mut self, from: Peer, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
@@ -321,10 +301,10 @@ impl Pg {
             }
             Ok(version) => version,
         };
-        if self.core.missing.contains(object) || version != *need {
+        if self.core.missing().contains(object) || version != *need {
             tracing::warn!(pg = %self.core.id, %object, %need, %version, "asked for a version that \
                 is not here");
-            let has = if self.core.missing.contains(object) { nothing } else { version };
+            let has = if self.core.missing().contains(object) { nothing } else { version };
             return self.core.send(from, failed(has), cx);
         }
         let way = self.way_from(object, dirty, beside, cx);
@@ -378,14 +358,14 @@ impl Pg {
     ) -> Result<Way, ReadError> {
         let plain = Way::plain(dirty.clone());
         let head = object.to_head();
-        if *dirty != Dirty::All || beside.is_empty() || self.core.missing.contains(&head) {
+        if *dirty != Dirty::All || beside.is_empty() || self.core.missing().contains(&head) {
             return Ok(plain);
         }
         let Some(family) = Family::read(cx.reader, &head)? else { return Ok(plain) };
         let relatives = family.relatives(object, |o| {
             let Some((_, version)) = beside.iter().find(|(b, _)| b == o) else { return Ok(None) };
             let same =
-                !self.core.missing.contains(o) && self.stored_version(o, cx.reader)? == *version;
+                !self.core.missing().contains(o) && self.stored_version(o, cx.reader)? == *version;
             Ok(same.then_some(*version))
         })?;
         Ok(family.way(object, &relatives, self.core.cfg.share_block))
@@ -404,17 +384,15 @@ impl Pg {
     }
 
     fn on_progress(&mut self, from: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
-        let Some(info) = &mut self.core.info else { return };
+        let Some(info) = self.core.info() else { return };
         if !matches!(self.role, Role::Replica { .. }) {
             return;
         }
-        let news = last_backfill > info.last_backfill;
-        if news {
-            info.last_backfill = last_backfill.clone();
-        }
+        let news = (last_backfill > info.last_backfill).then(|| last_backfill.clone());
         let ack = After::Send(from, self.core.ctl(from, CtlBody::ProgressAck { last_backfill }));
-        if news {
-            self.core.save(ack, cx);
+        if let Some(news) = news {
+            let change = self.core.copy.filled_to(news);
+            self.core.submit(change, ack, cx);
         } else if !self.core.will(&ack) {
             self.when_durable(ack, cx);
         }
@@ -446,8 +424,8 @@ impl Pg {
             tracing::error!(pg = %self.core.id, %from, ?told, "activation of another pg");
             return;
         }
-        let has = self.core.info.as_ref().is_some_and(|i| i.last_update() != EVersion::default());
-        if fresh && (has || self.core.info.as_ref().is_some_and(|i| i.confirmed)) {
+        let has = self.core.info().is_some_and(|i| i.last_update() != EVersion::default());
+        if fresh && (has || self.core.info().is_some_and(|i| i.confirmed)) {
             // A creation that cannot be the PG's: this copy has served.
             tracing::warn!(pg = %self.core.id, %from, "refuse to begin anew");
             return;
@@ -464,15 +442,15 @@ impl Pg {
         self.core.rotten.clear();
         // The primary has heard what is known of it, also from us.
         let until = |left: u32| cx.now.mono_ms + u64::from(left);
-        self.core.readers =
-            told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
+        let readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
+        self.core.copy.read_by(readers).saved_whole();
         match self.take_update(&told, past, log, remains, cx) {
-            Ok(txn) => {
+            Ok(change) => {
                 self.target.clear(cx);
                 let lacks = self.core.rotten.clone();
                 self.role = Role::Replica { primary: from, run, gap: None };
                 let msg = self.core.ctl(from, CtlBody::Activated { run });
-                self.core.submit(txn, After::Send(from, msg), cx);
+                self.core.submit(change, After::Send(from, msg), cx);
                 for (object, (version, offset)) in lacks {
                     self.tell_rotten(from, &object, version, offset, cx);
                 }
@@ -487,7 +465,7 @@ impl Pg {
     fn without_record(&self, reader: &dyn ObjectReader) -> Result<Vec<ObjectUpdate>, ReadError> {
         let mut bad = Vec::new();
         for (object, _) in
-            self.core.missing.iter().filter(|(_, item)| item.have == EVersion::default())
+            self.core.missing().iter().filter(|(_, item)| item.have == EVersion::default())
         {
             let behind = HObject { snap: object.snap + 1, ..object.clone() };
             if !reader.list(object, &behind, 1)?.is_empty() {
@@ -510,7 +488,7 @@ impl Pg {
         fresh: bool,
         reader: &dyn ObjectReader,
     ) -> Result<Vec<ObjectUpdate>, ReadError> {
-        let own = self.core.info.as_ref().is_some_and(|i| is_of(i, told));
+        let own = self.core.info().is_some_and(|i| is_of(i, told));
         let reset = matches!(log, LogUpdate::Reset { .. });
         let begins = if reset { fresh } else { !own };
         let mut remains =
@@ -529,7 +507,7 @@ impl Pg {
         Ok(remains)
     }
 
-    /// Takes over log and history of a primary; the transaction that records it.
+    /// Takes over log and history of a primary; the change that records it.
     fn take_update(
         &mut self,
         told: &PgInfo,
@@ -537,8 +515,7 @@ impl Pg {
         log: LogUpdate,
         remains: Vec<ObjectUpdate>,
         cx: &mut Cx<'_>,
-    ) -> Result<Transaction, DecodeError> {
-        let id = self.core.id;
+    ) -> Result<Change, DecodeError> {
         let parse = |entries: &[bytes::Bytes]| -> Result<Vec<LogEntry>, DecodeError> {
             // Collecting results would not know how many there are.
             let mut all = Vec::with_capacity(entries.len());
@@ -550,94 +527,25 @@ impl Pg {
         let parsed = match &log {
             LogUpdate::Reset { entries, .. } | LogUpdate::After { entries, .. } => parse(entries)?,
         };
-        let mut txn = Transaction { objects: remains, meta: Vec::new() };
-        let own = self.core.info.take().filter(|i| is_of(i, told));
-        if own.is_none() {
-            self.core.past = past;
-        }
-        match log {
-            LogUpdate::Reset { tail, entries } => {
-                txn.meta.push(MetaOp::LogRemove { pg: id });
-                for (e, entry) in parsed.iter().zip(entries) {
-                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
-                }
-                self.core.log = PgLog::new(tail, parsed);
-                self.core.missing.clear();
-                self.core.info = Some(told.clone());
-                if let Some(info) = &mut self.core.info {
-                    info.head.rolled = told.last_update();
-                }
-            }
-            LogUpdate::After { after, entries } => {
-                let base = own.unwrap_or_else(|| {
-                    self.core.log = PgLog::default();
-                    self.core.missing = Missing::default();
-                    PgInfo {
-                        les: 0,
-                        last_backfill: HObject::max(),
-                        head: PgHead::default(),
-                        ..told.clone()
-                    }
-                });
-                let (les, last_backfill, rolled) =
-                    (base.les.max(told.les), base.last_backfill, base.head.rolled);
-                let head =
-                    PgHead { rolled, forgot: base.head.forgot || told.head.forgot, ..told.head };
-                self.core.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
-                txn.meta.push(MetaOp::LogRewind { pg: id, to: self.core.log.kept_to(after) });
-                for (e, entry) in parsed.iter().zip(entries) {
-                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
-                }
-                self.merge_own(after, parsed, cx.reader, &mut txn);
-            }
-        }
-        let (tail, head) = (self.core.log.tail(), self.core.log.head());
-        if let Some(info) = &mut self.core.info {
-            // Our tail may lie behind the newest entry where a split left a gap.
-            info.head =
-                PgHead { log_tail: tail, last_update: info.last_update().max(head), ..info.head };
-        }
-        self.core.record_ops(&mut txn.meta);
+        let own = self.core.info().is_some_and(|i| is_of(i, told));
+        let (change, spoilt) =
+            self.core.copy.follow((told, own), past, (log, parsed), remains, cx.reader);
+        self.core.note_spoilt(spoilt);
         self.requests.forget_objects();
-        Ok(txn)
+        Ok(change)
     }
 
-    fn on_history(
-        &mut self,
-        from: Peer,
-        seq: u64,
-        (history_les, lec): (Epoch, Epoch),
-        rolled: EVersion,
-        (scrub, (at, counts)): (ScrubHistory, (EVersion, PgCounts)),
-        cx: &mut Cx<'_>,
-    ) {
-        let Some(info) = &mut self.core.info else { return };
-        if !matches!(self.role, Role::Replica { .. }) {
+    fn on_history(&mut self, from: Peer, seq: u64, h: &History, cx: &mut Cx<'_>) {
+        if self.core.info().is_none() || !matches!(self.role, Role::Replica { .. }) {
             return;
         }
-        info.history_les = info.history_les.max(history_les);
-        info.lec = info.lec.max(lec);
-        info.confirmed = true;
-        info.scrub = scrub;
-        // Elsewhere in the log they would be wrong; the next write brings them.
-        if info.last_update() == at {
-            info.head.counts = counts;
-        }
-        let lec = info.lec;
-        // Rolled forward is what all members have acknowledged.
-        let known = rolled <= info.last_update();
-        crate::intervals::forget_before(&mut self.core.past, lec);
-        let mut txn = Transaction::default();
-        if known {
-            undo::roll_forward(&mut self.core, rolled, &mut txn);
-        }
-        self.core.record_ops(&mut txn.meta);
+        let change = self.core.copy.note_history(h);
         let ack = self.core.ctl(from, CtlBody::HistoryAck { seq });
-        self.core.submit(txn, After::Send(from, ack), cx);
+        self.core.submit(change, After::Send(from, ack), cx);
     }
 
     fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        if self.core.info.is_none()
+        if self.core.info().is_none()
             || self.core.is_member()
             || !matches!(self.role, Role::Idle | Role::Replica { .. })
         {
@@ -649,7 +557,7 @@ impl Pg {
 
     /// The pool is deleted.
     pub(crate) fn remove_pool_gone(&mut self, cx: &mut Cx<'_>) {
-        if self.core.info.is_none() {
+        if self.core.info().is_none() {
             self.check_removed(cx);
         } else {
             self.start_removal(cx);
@@ -659,7 +567,7 @@ impl Pg {
     /// Goes on with a deletion that a restart or a new interval interrupted, and deletes what was
     /// never activated.
     pub(crate) fn resume_removal(&mut self, cx: &mut Cx<'_>) {
-        if self.core.info.is_some() && !self.core.has_copy() && !self.core.is_member() {
+        if self.core.info().is_some() && !self.core.has_copy() && !self.core.is_member() {
             self.start_removal(cx);
         }
     }
@@ -667,11 +575,8 @@ impl Pg {
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         (self.role, self.remove_again_ms) = (Role::Removing, 0);
-        make_void(&mut self.core);
-        let mut txn = Transaction::default();
-        self.core.record_ops(&mut txn.meta);
-        txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
-        self.core.submit(txn, After::Remove, cx);
+        let change = self.core.copy.void();
+        self.core.submit(change, After::Remove, cx);
     }
 
     /// Deletes the next objects, and the last trace after the last object.
@@ -681,15 +586,13 @@ impl Pg {
         }
         match self.removed_next(cx.reader) {
             Ok(objects) if objects.is_empty() => {
-                self.core.info = None;
-                // It came from no split any more: what is stored of it is nothing.
-                self.core.shaped = 0;
                 self.role = Role::Idle;
-                self.core.save(After::Gone, cx);
+                let change = self.core.copy.is_gone();
+                self.core.submit(change, After::Gone, cx);
             }
             Ok(objects) => {
-                let txn = Transaction { objects: removals(objects), meta: Vec::new() };
-                self.core.submit(txn, After::Remove, cx);
+                let change = Change::of_objects(removals(objects));
+                self.core.submit(change, After::Remove, cx);
             }
             Err(ReadError::NotReady(what)) => {
                 self.read_for_pump(what, cx);
@@ -710,7 +613,7 @@ impl Pg {
         if !objects.is_empty() {
             return Ok(objects);
         }
-        undo::undo_copies(&self.core, reader, self.core.info.as_ref().map_or(0, |i| i.pg_num), max)
+        undo::undo_copies(&self.core, reader, self.core.info().map_or(0, |i| i.pg_num), max)
     }
 
     /// A notice that the primary's own transactions are durable.

@@ -6,6 +6,7 @@ use crate::api::{
     TurnKind,
 };
 use crate::backoff::Held;
+use crate::copy::Change;
 use crate::core::PgCore;
 use crate::exec::{ObjectReader, Prefetch};
 use crate::intervals::Interval;
@@ -138,8 +139,13 @@ pub(crate) fn has_range(pg: PgId, a: u32, b: u32) -> bool {
 impl Pg {
     /// A PG of which nothing is stored here.
     pub fn new(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
+        Self::of(PgCore::new(id, osd, cfg))
+    }
+
+    /// A PG that does nothing yet with this.
+    pub(crate) fn of(core: PgCore) -> Self {
         Self {
-            core: PgCore::new(id, osd, cfg),
+            core,
             role: Role::Idle,
             mail: Mail::default(),
             pump_later: false,
@@ -172,9 +178,7 @@ impl Pg {
         cfg: Arc<PgConfig>,
         stored: &Stored,
     ) -> Result<Self, DecodeError> {
-        let mut pg = Self::new(id, osd, cfg.clone());
-        pg.core = PgCore::load(id, osd, cfg, stored)?;
-        Ok(pg)
+        Ok(Self::of(PgCore::load(id, osd, cfg, stored)?))
     }
 
     /// Its id.
@@ -189,23 +193,20 @@ impl Pg {
 
     /// Is it stored here, in whatever state?
     pub fn exists(&self) -> bool {
-        self.core.info.is_some()
+        self.core.info().is_some()
     }
 
     /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it
     /// only removes.
     pub fn holds_nothing(&self) -> bool {
-        self.core
-            .info
-            .as_ref()
-            .is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
+        self.core.info().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
     }
 
     /// Bytes of data that this copy holds once it is whole, at most: what it has beyond them is
     /// old, and goes when it is filled. The shards of an erasure-coded PG end with a whole stripe
     /// each.
     pub fn bytes_due(&self) -> u64 {
-        let Some(info) = &self.core.info else { return 0 };
+        let Some(info) = self.core.info() else { return 0 };
         let of = |n: i64| u64::try_from(n).unwrap_or(0);
         let (bytes, objects) = (of(info.head.counts.bytes), of(info.head.counts.objects));
         match self.core.shape() {
@@ -221,20 +222,20 @@ impl Pg {
         match what {
             Reservation::Remote { .. } => !self.holds_nothing(),
             // What others lack takes nothing here.
-            Reservation::Local { .. } => !self.core.missing.is_empty(),
+            Reservation::Local { .. } => !self.core.missing().is_empty(),
         }
     }
 
     /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A
     /// map that splits it further may only be given after [`Pg::split`].
     pub fn pg_num(&self) -> u32 {
-        self.core.info.as_ref().map_or(0, |i| i.pg_num)
+        self.core.info().map_or(0, |i| i.pg_num)
     }
 
     /// Epoch of the map for which it was split or folded last. Maps before it are not for this
     /// copy: the OSD goes on from an older one after a crash.
     pub fn shaped(&self) -> Epoch {
-        self.core.shaped
+        self.core.shaped()
     }
 
     /// Takes over what waits in `old`, a PG of the same name of which nothing is stored: it came
@@ -398,15 +399,11 @@ impl Pg {
     // ---- maps ----
 
     fn on_map(&mut self, view: Arc<MapView>, cx: &mut Cx<'_>) {
-        if view.epoch <= self.core.epoch() || view.epoch < self.core.shaped {
+        if view.epoch <= self.core.epoch() || view.epoch < self.core.shaped() {
             return;
         }
         if let Some(pool) = &view.pool
-            && self
-                .core
-                .info
-                .as_ref()
-                .is_some_and(|i| !has_range(self.core.id, i.pg_num, pool.pg_num))
+            && self.core.info().is_some_and(|i| !has_range(self.core.id, i.pg_num, pool.pg_num))
         {
             // Serving it would mix its objects with others'.
             tracing::error!(pg = %self.core.id, "map {} splits or merges the pg, which was not \
@@ -419,22 +416,19 @@ impl Pg {
         {
             trim::note_purged(&mut self.core, &before.snaps.removed, &after.snaps.removed);
         }
-        let was_primary = self.core.interval.primary == self.core.me && old.is_some();
+        let was_primary = self.core.interval().primary == self.core.me && old.is_some();
         let mut new = false;
-        if self.core.interval.since == 0 {
+        if self.core.interval().since == 0 {
             let since = if view.since > 0 { view.since } else { view.epoch };
-            self.core.begin_interval(Interval::of(self.core.id.seed, &view, since), true);
+            self.core.begin_interval(Interval::of(self.core.id.seed, &view, since));
             new = true;
-        } else if view.gap || !self.core.interval.continues(self.core.id.seed, &view) {
-            self.core.close_interval(&view, old.as_deref());
-            self.core.begin_interval(Interval::of(self.core.id.seed, &view, view.epoch), view.gap);
+        } else if view.gap || !self.core.interval().continues(self.core.id.seed, &view) {
+            let next = Interval::of(self.core.id.seed, &view, view.epoch);
+            self.core.next_interval(next, &view, old.as_deref(), cx);
             new = true;
-            if self.core.info.is_some() {
-                self.core.save(After::Nothing, cx);
-            }
         }
         if view.primary == self.core.me && !was_primary {
-            self.core.primary_since = self.core.interval.since;
+            self.core.primary_since = self.core.interval().since;
         }
         let same_shape = old.as_ref().is_some_and(|o| {
             o.pool.as_ref().map(|p| p.pg_num) == view.pool.as_ref().map(|p| p.pg_num)
@@ -536,7 +530,7 @@ impl Pg {
         if self.core.view.as_ref().is_none_or(|v| v.pool.is_none()) {
             return;
         }
-        if since < self.core.interval.since {
+        if since < self.core.interval().since {
             if let PeerMsg::Ctl(c) = &msg
                 && let CtlBody::Query { holders } = &c.body
             {
@@ -544,7 +538,7 @@ impl Pg {
             }
             return;
         }
-        if since > self.core.interval.since {
+        if since > self.core.interval().since {
             self.core.is_called(from, since);
         }
         match msg {
@@ -558,7 +552,7 @@ impl Pg {
     /// A question by an earlier name than ours, of an interval that is over, or of ours by a name
     /// that we do not know (see `intervals`).
     fn on_early_query(&mut self, from: Peer, since: Epoch, holders: &[OsdId], cx: &mut Cx<'_>) {
-        if self.core.info.is_none() && !self.core.is_member() {
+        if self.core.info().is_none() && !self.core.is_member() {
             // Who has nothing, and no part in it, says so whichever it is.
             let left = holders
                 .iter()
@@ -620,7 +614,7 @@ impl Pg {
         if let Some(info) = self.core.told_info(cx) {
             // Like an answer, it tells only what is durable.
             let msg =
-                self.core.ctl(primary, CtlBody::Notify { info, past: self.core.past.clone() });
+                self.core.ctl(primary, CtlBody::Notify { info, past: self.core.past().to_vec() });
             self.when_durable(After::Send(primary, msg), cx);
         }
     }
@@ -643,16 +637,17 @@ impl Pg {
         // A write, whose entries are in the log by now.
         let logged = txn.meta.iter().find_map(|m| match m {
             MetaOp::LogAppend { version, .. } => {
-                self.core.log.at(*version).filter(|e| e.object == *object)
+                self.core.log().at(*version).filter(|e| e.object == *object)
             }
             _ => None,
         });
         let entry = logged?.clone();
-        match &mut self.role {
+        let lacks = match &mut self.role {
             Role::Replica { primary, .. } => {
                 let to = *primary;
-                let tell = self.repairs.lack_change(&mut self.core, to, &entry, offset);
+                let (tell, lacks) = self.repairs.lack_change(&mut self.core, to, &entry, offset);
                 self.core.before(token, tell);
+                lacks
             }
             Role::Active(a) => {
                 let has = a
@@ -667,14 +662,15 @@ impl Pg {
                 self.requests.forget_object(object);
                 self.pump_later = true;
                 out.extend([PgEffect::StateChanged, PgEffect::Continue]);
-                self.repairs.note_lacking(&mut self.core, &entry, offset);
+                self.repairs.note_lacking(&mut self.core, &entry, offset)
             }
             _ => return None,
-        }
+        };
         // Nor can it be taken back.
         let undo = store_object(&undo_object(object, entry.version), self.core.me.shard);
         txn.objects.retain(|u| u.object != *stored && u.object != undo);
-        self.core.missing_ops(&mut txn.meta);
+        let change = self.core.copy.settle(lacks);
+        self.core.amend(&mut txn, change);
         Some(txn)
     }
 
@@ -749,17 +745,15 @@ impl Pg {
             repair::place(object, offset)
         );
         cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
-        if let Some(info) = &mut self.core.info {
-            info.scrub.repaired += 1;
-        }
-        self.scrub_repaired(object, osd);
-        self.save_scrub(cx);
+        let deep = self.scrub_repaired(object, osd);
+        let change = self.core.copy.repaired(deep);
+        self.save_scrub(change, cx);
     }
 
     /// Stores the scrub history, and counts that a scrub may have corrected, here and at the
     /// members.
-    pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
-        self.core.save(After::Nothing, cx);
+    pub(crate) fn save_scrub(&mut self, change: Change, cx: &mut Cx<'_>) {
+        self.core.submit(change, After::Nothing, cx);
         self.tell_history(cx);
         cx.out.push(PgEffect::StateChanged);
     }
@@ -777,12 +771,12 @@ impl Pg {
         match after {
             After::Write { since, version } => self.on_local_commit(since, version),
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
-            After::Pushed { since, to, seq } if since == self.core.interval.since => {
+            After::Pushed { since, to, seq } if since == self.core.interval().since => {
                 self.pushes.durable(seq);
                 self.core.send(to, CtlBody::PushAck { seq }, cx);
             }
             After::Pushed { .. } => {}
-            After::Step { since, step } if since == self.core.interval.since => {
+            After::Step { since, step } if since == self.core.interval().since => {
                 self.on_step(step, cx)
             }
             After::Step { .. } | After::Nothing => {}
@@ -843,7 +837,7 @@ impl Pg {
     /// was so when [`PgEffect::Removed`] was said need not be so any more.
     pub fn is_gone(&self) -> bool {
         let idle =
-            matches!(self.role, Role::Idle) && self.core.info.is_none() && !self.core.is_member();
+            matches!(self.role, Role::Idle) && self.core.info().is_none() && !self.core.is_member();
         // Nor an answer that waits for something to be durable.
         idle && self.core.is_durable() && self.mail.is_empty() && self.requests.is_empty()
     }

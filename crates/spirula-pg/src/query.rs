@@ -53,7 +53,7 @@ impl Pg {
         out.insert("acting_recovery_backfill".into(), members.into());
         out.insert(
             "info".into(),
-            self.core.info.as_ref().map_or(Value::Null, |i| self.own_info(i, &state.to_string())),
+            self.core.info().map_or(Value::Null, |i| self.own_info(i, &state.to_string())),
         );
         out.insert("peer_info".into(), self.peer_info().into());
         out.insert("recovery_state".into(), self.recovery_state(&by));
@@ -74,23 +74,23 @@ impl Pg {
 
     fn scrubber(&self) -> Value {
         let active = self.scrub.is_running();
-        json!({"epoch_start": if active { self.core.interval.since } else { 0 }.to_string(), "active": active})
+        json!({"epoch_start": if active { self.core.interval().since } else { 0 }.to_string(), "active": active})
     }
 
     /// What all copies have in common, as the primary knows it.
     fn history(&self) -> Value {
-        let Some(i) = &self.core.info else { return json!({}) };
+        let Some(i) = self.core.info() else { return json!({}) };
         json!({
             "epoch_created": i.created,
             "epoch_pool_created": i.created,
             "last_epoch_started": i.history_les,
             "last_interval_started": i.history_les,
             "last_epoch_clean": i.lec,
-            "last_interval_clean": if i.lec >= self.core.interval.since { self.core.interval.since } else { i.lec },
+            "last_interval_clean": if i.lec >= self.core.interval().since { self.core.interval().since } else { i.lec },
             "last_epoch_split": if i.origin == i.pg { 0 } else { i.created },
             "last_epoch_marked_full": 0,
-            "same_up_since": self.core.interval.since,
-            "same_interval_since": self.core.interval.since,
+            "same_up_since": self.core.interval().since,
+            "same_interval_since": self.core.interval().since,
             "same_primary_since": self.core.primary_since,
             "last_scrub": i.scrub.last.to_string(),
             "last_scrub_stamp": i.scrub.last_stamp.to_iso(),
@@ -137,7 +137,7 @@ impl Pg {
             }
         }
         let complete =
-            self.complete(i.last_update(), self.core.missing.iter().map(|(_, m)| m.need).min());
+            self.complete(i.last_update(), self.core.missing().iter().map(|(_, m)| m.need).min());
         self.info_json(
             Map::new(),
             &Copy { last_complete: complete, ..copy_of(self.core.me.shard, i) },
@@ -155,7 +155,7 @@ impl Pg {
 
     /// Up to where a copy has everything that its log names.
     fn complete(&self, last_update: EVersion, first_missing: Option<EVersion>) -> EVersion {
-        first_missing.map_or(last_update, |first| crate::log::before(&self.core.log, first))
+        first_missing.map_or(last_update, |first| crate::log::before(self.core.log(), first))
     }
 
     /// Acting members that lack nothing, and how many objects are at which members, those of the
@@ -165,7 +165,7 @@ impl Pg {
         let acting: Vec<Peer> = self.core.view.iter().flat_map(|v| &v.acting).copied().collect();
         let missing = |p: Peer| match a.peers.get(&p) {
             Some(peer) if peer.acting => Some(&peer.missing),
-            None if p == self.core.me => Some(&self.core.missing),
+            None if p == self.core.me => Some(self.core.missing()),
             _ => None,
         };
         let whole = acting.iter().filter(|p| missing(**p).is_some_and(|m| m.is_empty()));
@@ -185,7 +185,7 @@ impl Pg {
                 sorted.iter().copied().filter(|p| missing(*p).is_some_and(|m| !m.contains(o)));
             *places.entry(names(&mut at)).or_insert(0) += 1;
         }
-        let objects = self.core.info.as_ref().map_or(0, |i| i.head.counts.objects);
+        let objects = self.core.info().map_or(0, |i| i.head.counts.objects);
         let everywhere = objects - lacking.len() as i64;
         if everywhere > 0 {
             *places.entry(names(&mut sorted.into_iter())).or_insert(0) += everywhere;
@@ -217,7 +217,7 @@ impl Pg {
                 })
                 .collect(),
             Role::Active(a) => {
-                let Some(own) = &self.core.info else { return Vec::new() };
+                let Some(own) = self.core.info() else { return Vec::new() };
                 let member = |(o, p): (&Peer, &crate::active::PeerState)| {
                     let durable = a
                         .replicas
@@ -230,7 +230,7 @@ impl Pg {
                         last_complete: self
                             .complete(durable, p.missing.iter().map(|(_, m)| m.need).min()),
                         last_backfill: &p.last_backfill,
-                        les: self.core.interval.since,
+                        les: self.core.interval().since,
                         ..copy_of(o.shard, own)
                     };
                     self.info_json(head(*o), &c, stats.clone())
@@ -304,7 +304,7 @@ impl Pg {
         let mut out = Map::new();
         out.insert("name".into(), PEERING.into());
         out.insert("enter_time".into(), p.entered.to_iso().into());
-        out.insert("past_intervals".into(), past_json(&self.core.past).into());
+        out.insert("past_intervals".into(), past_json(self.core.past()).into());
         let probing: Vec<String> = p.prior().probe.iter().map(ToString::to_string).collect();
         out.insert("probing_osds".into(), probing.into());
         let blocked = p.prior().blocked_by.is_some();

@@ -13,12 +13,12 @@
 
 use crate::active::Active;
 use crate::api::{LogLevel, PgEffect};
+use crate::copy::Pending;
 use crate::core::PgCore;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx};
 use crate::repeat::{Again, Repeat};
-use spirula_messages::cluster::pg::{CtlBody, MissingItem};
-use spirula_types::transaction::Transaction;
+use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeMap;
 
@@ -74,10 +74,8 @@ impl Repairs {
         cx: &mut Cx<'_>,
     ) {
         self.note(&object, core.me, cx.reader.bad_offset(&object));
-        core.missing.set(object, version, EVersion::default());
-        let mut txn = Transaction::default();
-        core.missing_ops(&mut txn.meta);
-        core.submit(txn, After::Nothing, cx);
+        let change = core.copy.lack(object, version);
+        core.submit(change, After::Nothing, cx);
     }
 
     /// Member: the change of a write is left out because the copy here is bad. What the primary is
@@ -88,22 +86,26 @@ impl Repairs {
         primary: Peer,
         entry: &LogEntry,
         offset: Option<u64>,
-    ) -> After {
-        self.note_lacking(core, entry, offset);
+    ) -> (After, Pending) {
+        let pending = self.note_lacking(core, entry, offset);
         core.rotten.insert(entry.object.clone(), (entry.version, offset));
         let body = CtlBody::Rotten { object: entry.object.clone(), version: entry.version, offset };
-        After::Send(primary, core.ctl(primary, body))
+        (After::Send(primary, core.ctl(primary, body)), pending)
     }
 
     /// An entry comes into our log, and we never had what it did: the copy it would have changed is
     /// bad.
-    pub fn note_lacking(&mut self, core: &mut PgCore, entry: &LogEntry, offset: Option<u64>) {
+    pub fn note_lacking(
+        &mut self,
+        core: &mut PgCore,
+        entry: &LogEntry,
+        offset: Option<u64>,
+    ) -> Pending {
         let LogEntry { object, version, .. } = entry;
         tracing::error!(pg = %core.id, %object, %version, "bad data under a write: this copy is \
             fetched anew");
         self.note(object, core.me, offset);
-        let item = MissingItem { need: *version, withheld: true, ..MissingItem::default() };
-        core.missing.put(object.clone(), item);
+        core.copy.lack_change(entry)
     }
 
     /// Tells the primary that the copy here is bad. Where we are a member, `repeats`, it is said
@@ -145,7 +147,7 @@ impl Repairs {
         let Some(p) = active.peers.get_mut(&osd) else { return false };
         // Later writes may have been sent before this came; the member did not take their changes,
         // either.
-        let newest = core.log.last_change(&object).filter(|e| e.version > version);
+        let newest = core.log().last_change(&object).filter(|e| e.version > version);
         if newest.is_some_and(|e| e.kind == EntryKind::Delete) {
             // It was told to remove it meanwhile, and nobody has it any more.
             return false;

@@ -204,7 +204,7 @@ impl Pg {
         follows: EVersion,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Some(head) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        let Some(head) = self.core.info().map(|i| i.last_update()) else { return false };
         if planted!(self.core.cfg, GapAccepted) {
             return version > head;
         }
@@ -228,7 +228,7 @@ impl Pg {
 
     /// Member: has all come on which this depends? If not, what is to be said is said.
     pub(crate) fn has_come(&mut self, from: Peer, follows: EVersion, cx: &mut Cx<'_>) -> bool {
-        let Some(head) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        let Some(head) = self.core.info().map(|i| i.last_update()) else { return false };
         if follows > head && !planted!(self.core.cfg, GapAccepted) {
             self.tell_gap(from, head, cx);
             return false;

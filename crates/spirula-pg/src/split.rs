@@ -7,19 +7,17 @@
 
 use crate::Now;
 use crate::api::PgEffect;
+use crate::copy::PgCopy;
 use crate::core::PgCore;
 use crate::exec::{
     INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet, pg_end, pg_start,
 };
 use crate::lease::Leases;
-use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
 use crate::shard::ShardReader;
 use spirula_encoding::from_slice;
-use spirula_messages::cluster::pg::{PgCounts, PgHead, PgInfo};
-use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_messages::cluster::pg::PgCounts;
 use spirula_types::{EVersion, Epoch, PgId, SNAP_HEAD, SpgId, hash};
-use std::collections::BTreeMap;
 
 /// Objects up to which a split counts each child's exactly; beyond it they are taken to be equal.
 const COUNT_MAX: i64 = 20_000;
@@ -46,7 +44,7 @@ impl Pg {
         leases: &Leases,
         out: &mut Vec<PgEffect>,
     ) -> Vec<Pg> {
-        let Some(info) = self.core.info.clone().filter(|i| i.pg_num < pg_num) else {
+        let Some(info) = self.core.info().cloned().filter(|i| i.pg_num < pg_num) else {
             return Vec::new();
         };
         let ids = children_of(self.core.id, info.pg_num, pg_num);
@@ -58,76 +56,22 @@ impl Pg {
         let cx = &mut Cx { now, reader, leases, out };
         // The role ends with the old shape; the map that follows begins another interval.
         self.leave_role(cx);
-        let mut logs: BTreeMap<PgId, Vec<LogEntry>> = BTreeMap::new();
-        let pool = self.core.id.pool;
-        let dups: Vec<LogEntry> = self.core.log.dups().cloned().map(|d| d.to_entry(pool)).collect();
-        for e in dups.into_iter().chain(self.core.log.iter().cloned()) {
-            logs.entry(e.object.pg(pg_num)).or_default().push(e);
-        }
         let ids: Vec<PgId> = std::iter::once(self.core.id).chain(ids).collect();
-        self.core.shaped = epoch;
         let mut counts = share(&info.head.counts, &ids, pg_num, reader);
         // What is not here was not counted.
-        counts.iter_mut().for_each(|c| c.estimated |= !self.core.missing.is_empty());
-        let mut txn = Transaction::default();
-        let mut children = Vec::new();
-        let parts = ids.len() as u32;
-        for ((id, counts), part) in ids.iter().zip(counts).zip(0..) {
-            let entries = logs.remove(id).unwrap_or_default();
-            txn.meta.push(MetaOp::LogRemove { pg: *id });
-            for e in &entries {
-                txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.key(), entry: e.to_bytes() });
-            }
-            let tail = tail_after_split(&self.core, &info, &entries);
-            let log = PgLog::new(tail, entries);
-            // Its own newest entry, so that positions can be compared with other copies'.
-            let head = PgHead { last_update: log.head(), log_tail: tail, counts, ..info.head };
-            let info = PgInfo {
-                pg: *id,
-                pg_num,
-                head,
-                scrub: info.scrub.part(part, parts),
-                ..info.clone()
-            };
-            if *id == self.core.id {
-                (self.core.info, self.core.log) = (Some(info), log);
-                self.core.record_ops(&mut txn.meta);
-            } else {
-                let mut child = Pg::new(
-                    SpgId::new(*id, self.core.me.shard),
-                    self.core.me.osd,
-                    self.core.cfg.clone(),
-                );
-                child.core.shaped = epoch;
-                (child.core.info, child.core.log) = (Some(info), log);
-                child.core.missing = self.core.missing.split_off(|o| o.pg(pg_num) == *id);
-                (child.core.past, child.core.interval) =
-                    (self.core.past.clone(), self.core.interval.clone());
-                child.core.readers.clone_from(&self.core.readers);
-                child.core.view.clone_from(&self.core.view);
-                child.core.record_ops(&mut txn.meta);
-                children.push(child);
-            }
-        }
-        // What moved to children is gone from the parent's missing set.
-        self.core.missing_ops(&mut txn.meta);
-        self.core.submit(txn, After::Nothing, cx);
+        counts.iter_mut().for_each(|c| c.estimated |= !self.core.missing().is_empty());
+        let parts: Vec<(PgId, PgCounts)> = ids.iter().copied().zip(counts).collect();
+        let (change, children) = self.core.copy.split(&parts, (epoch, pg_num));
+        let child = |(id, copy): (&PgId, PgCopy)| {
+            let (id, osd) = (SpgId::new(*id, self.core.me.shard), self.core.me.osd);
+            let mut core = PgCore::with(id, osd, self.core.cfg.clone(), copy);
+            core.view.clone_from(&self.core.view);
+            Pg::of(core)
+        };
+        let children = ids.iter().skip(1).zip(children).map(child).collect();
+        self.core.submit(change, After::Nothing, cx);
         children
     }
-}
-
-/// Where the log of a PG that comes out of a split begins, given its entries. The parent's
-/// tail may lie behind all that other members have of this part, because what was there went
-/// to a sibling, and then it would look as if they lacked something; so it is the part's own
-/// newest trimmed entry, as far as that is remembered. If there is none, the log reaches back
-/// to the beginning in an erasure-coded PG that remembers all that was ever made, where those
-/// members are needed; a replicated one finds among its members who can go on
-/// ([`choose`](crate::peering)).
-fn tail_after_split(core: &PgCore, info: &PgInfo, entries: &[LogEntry]) -> EVersion {
-    let tail = info.log_tail();
-    let trimmed = entries.iter().map(|e| e.version).filter(|v| *v <= tail).max();
-    let remembers_all = core.is_erasure() && !info.head.forgot;
-    trimmed.unwrap_or(if remembers_all { EVersion::default() } else { tail })
 }
 
 /// Divides the counts of a PG among what it splits into.

@@ -40,7 +40,7 @@ impl Pg {
         };
         let Some(view) = &self.core.view else { return (state, by) };
         if let Role::Active(_) = &self.role {
-            if self.core.interval.premerge && state.has(PgState::ACTIVE) {
+            if self.core.interval().premerge && state.has(PgState::ACTIVE) {
                 // As Ceph says it: it takes no writes.
                 state.clear(PgState::ACTIVE);
                 state |= PgState::PEERED | PgState::PREMERGE;
@@ -65,12 +65,7 @@ impl Pg {
             {
                 state |= if on { bit } else { PgState::UNKNOWN };
             }
-            if self
-                .core
-                .info
-                .as_ref()
-                .is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0)
-            {
+            if self.core.info().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
                 state |= PgState::INCONSISTENT;
             }
         }
@@ -94,13 +89,13 @@ impl Pg {
             && a.serving
             && view.acting.len() >= Self::pool_size(view)
             && a.recovery.rests()
-            && self.core.missing.is_empty()
+            && self.core.missing().is_empty()
             && a.peers.values().all(|p| p.acting && p.last_backfill.max && p.missing.is_empty())
     }
 
     /// What is not where or what it should be.
     pub(crate) fn lacks(&self) -> Lacks {
-        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, &self.core.info)
+        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, self.core.info())
         else {
             return Lacks::default();
         };
@@ -108,7 +103,7 @@ impl Pg {
         let size = Self::pool_size(view).max(view.up.len());
         let has = |osd: Peer| -> i64 {
             if osd == self.core.me {
-                return objects - self.core.missing.len() as i64;
+                return objects - self.core.missing().len() as i64;
             }
             match a.peers.get(&osd) {
                 Some(p) if p.last_backfill.max => objects - p.missing.len() as i64,
@@ -125,7 +120,7 @@ impl Pg {
         Lacks {
             degraded: lacking - misplaced,
             misplaced,
-            missing_here: self.core.missing.len() as i64,
+            missing_here: self.core.missing().len() as i64,
             unfound: a.recovery.unfound.len() as i64,
         }
     }
@@ -142,7 +137,7 @@ impl Pg {
 
     /// Did something happen since the last report that its counters tell of?
     pub fn has_news(&self) -> bool {
-        let Some(info) = &self.core.info else { return false };
+        let Some(info) = self.core.info() else { return false };
         let (c, s) = (&info.head.counts, &self.stat.last);
         s.version != info.last_update()
             || (s.stats.num_rd, s.stats.num_wr) != (c.reads, c.writes)
@@ -165,10 +160,10 @@ impl Pg {
             s.up_primary = view.up_primary.osd;
             s.acting_primary = view.primary.osd;
         }
-        s.mapping_epoch = self.core.interval.since;
-        s.log_start = self.core.log.tail();
-        s.log_size = self.core.log.len() as i64;
-        if let Some(info) = &self.core.info {
+        s.mapping_epoch = self.core.interval().since;
+        s.log_start = self.core.log().tail();
+        s.log_size = self.core.log().len() as i64;
+        if let Some(info) = self.core.info() {
             s.version = info.last_update();
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };

@@ -57,7 +57,7 @@ impl Pg {
                 );
                 asks && *from != self.core.me
                     && self.core.leader() == *from
-                    && c.epoch >= self.core.interval.since
+                    && c.epoch >= self.core.interval().since
             }
             _ => false,
         }
@@ -74,12 +74,12 @@ impl Pg {
     /// parts would overlap.
     pub fn can_fall_back(&self, stored: &Stored) -> bool {
         if stored.record.is_empty() {
-            return self.core.shaped == 0;
+            return self.core.shaped() == 0;
         }
         let record = from_slice::<Record>(&stored.record);
         record.is_ok_and(|r| {
-            r.shaped == self.core.shaped
-                && self.core.info.as_ref().is_none_or(|i| i.pg_num == r.info.pg_num)
+            r.shaped == self.core.shaped()
+                && self.core.info().is_none_or(|i| i.pg_num == r.info.pg_num)
         })
     }
 
@@ -97,13 +97,8 @@ impl Pg {
         self.leave_role(cx);
         self.mail.forget_parked();
         self.requests.forget_objects();
-        if !planted!(self.core.cfg, RefusedKept) {
-            (self.core.info, self.core.log, self.core.missing) =
-                (held.core.info, held.core.log, held.core.missing);
-        }
-        match &self.core.info {
-            Some(_) => self.core.save(After::Nothing, cx),
-            None => self.core.past.clear(),
+        if let Some(change) = self.core.copy.fall_back(held.core.copy) {
+            self.core.submit(change, After::Nothing, cx);
         }
         if self.core.view.as_ref().is_some_and(|v| v.pool.is_none()) {
             self.remove_pool_gone(cx);

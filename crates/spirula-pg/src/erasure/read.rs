@@ -214,7 +214,7 @@ impl Pg {
     /// first.
     fn holders(&self, object: &HObject, version: EVersion, failed: &BTreeSet<Peer>) -> Vec<Peer> {
         let Some(a) = self.active() else { return Vec::new() };
-        let own = (!self.core.missing.contains(object)).then_some(self.core.me);
+        let own = (!self.core.missing().contains(object)).then_some(self.core.me);
         let has = |(_, p): &(&Peer, &crate::active::PeerState)| {
             *object <= p.last_backfill && !p.missing.contains(object)
         };
@@ -282,7 +282,7 @@ impl Pg {
                 let ctl = PgCtl {
                     pg: self.core.id,
                     ends: self.core.ends(to),
-                    epoch: self.core.interval.since,
+                    epoch: self.core.interval().since,
                     body,
                 };
                 self.on_read_shard(to, ctl, cx);
@@ -318,7 +318,7 @@ impl Pg {
         let (seq, version) = (*seq, *version);
         let read = || -> Result<Held, ReadError> {
             // A holder outside the members has not taken back what it will have to.
-            let undone = self.core.log.iter().find(|e| e.prior == version && e.object == *object);
+            let undone = self.core.log().iter().find(|e| e.prior == version && e.object == *object);
             let before = undone.map(|e| undo_object(object, e.version));
             let before =
                 before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
@@ -347,7 +347,7 @@ impl Pg {
             Ok(Held::Shard(header.into_bytes(), data))
         };
         match read() {
-            Ok(Held::Shard(header, payload)) if !self.core.missing.contains(object) => {
+            Ok(Held::Shard(header, payload)) if !self.core.missing().contains(object) => {
                 let t = PgTxn {
                     pg: self.core.id,
                     ends: self.core.ends(from),
@@ -374,7 +374,7 @@ impl Pg {
             other => {
                 let object = object.clone();
                 let has = match other {
-                    Ok(Held::Other(has)) if !self.core.missing.contains(&object) => has,
+                    Ok(Held::Other(has)) if !self.core.missing().contains(&object) => has,
                     _ => EVersion::default(),
                 };
                 if let Err(e) = other {

@@ -194,8 +194,8 @@ impl Pg {
             });
         }
         let seq = self.core.seq();
-        let (id, me, since) = (self.core.id, self.core.me, self.core.interval.since);
-        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let (id, me, since) = (self.core.id, self.core.me, self.core.interval().since);
+        let follows = self.core.info().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return };
         let Some(r) = a.recovery.rebuild(object) else { return };
         let Some(info) = info.filter(|i| i.version == r.need) else {

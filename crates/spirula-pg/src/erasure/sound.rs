@@ -33,7 +33,7 @@ pub(crate) fn can_merge(
     share: Share,
     reader: &dyn ObjectReader,
 ) -> Result<bool, ReadError> {
-    if share != Share::Merged || core.missing.contains(&entry.object) {
+    if share != Share::Merged || core.missing().contains(&entry.object) {
         return Ok(true);
     }
     has_sound_shard(core, &entry.object, entry.prior, reader)
@@ -51,7 +51,7 @@ pub(crate) fn can_make_from(
     reader: &dyn ObjectReader,
 ) -> Result<bool, ReadError> {
     // The second line of defence against a primary that errs; a bug planted there takes both away.
-    if core.missing.contains(source) && !planted!(core.cfg, MadeWithoutSource) {
+    if core.missing().contains(source) && !planted!(core.cfg, MadeWithoutSource) {
         return Ok(false);
     }
     let Some(attr) = reader.attr(source, INFO_ATTR)? else {

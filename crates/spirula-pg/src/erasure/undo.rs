@@ -2,10 +2,10 @@
 
 use crate::core::PgCore;
 use crate::exec::{INFO_ATTR, ObjectReader, ReadError, pg_end, pg_start};
-use crate::log::{EntryKind, LogEntry};
+use crate::log::{EntryKind, LogEntry, PgLog};
 use crate::peering::removals;
 use crate::shard::undo_object;
-use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::transaction::{ObjectOp, ObjectUpdate};
 use spirula_types::{EVersion, HObject, PgId};
 
 /// Can this entry be taken back only with an undo copy?
@@ -54,62 +54,52 @@ pub(crate) fn undo_copies(
     listed_copies(core.id, pg_num, reader, max)
 }
 
-/// All up to `to` can no more be taken back: its undo copies go. Before the log is trimmed.
-pub(crate) fn roll_forward(core: &mut PgCore, to: EVersion, txn: &mut Transaction) {
-    let Some(info) = &mut core.info else { return };
-    let from = info.head.rolled;
-    if core.me.shard < 0 || to <= from {
-        return;
-    }
-    info.head.rolled = to;
-    for e in core.log.after(from).take_while(|e| e.version <= to).filter(|e| keeps_copy(e)) {
-        let object = undo_object(&e.object, e.version);
-        txn.objects.push(ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
-    }
+/// What goes where all up to `to` can no more be taken back, and all up to `from` could not before:
+/// the undo copies of the entries between. Before the log is trimmed.
+pub(crate) fn forgotten(
+    log: &PgLog,
+    from: EVersion,
+    to: EVersion,
+) -> impl Iterator<Item = ObjectUpdate> {
+    let entries = log.after(from).take_while(move |e| e.version <= to).filter(|e| keeps_copy(e));
+    entries.map(|e| ObjectUpdate {
+        object: undo_object(&e.object, e.version),
+        ops: vec![ObjectOp::Remove],
+    })
 }
 
 /// Entries after `common` of objects that a backfill has not reached as far as is recorded here are
 /// not taken back, since the backfill will compare them; but it may have reached them, and what
 /// they were before goes.
-pub(crate) fn forget_undo_copies(
-    core: &PgCore,
-    common: EVersion,
-    last_backfill: &HObject,
-    txn: &mut Transaction,
-) {
-    if !core.is_erasure() {
-        return;
-    }
-    let beyond = core.log.after(common).filter(|e| e.object > *last_backfill && keeps_copy(e));
-    txn.objects.extend(removals(beyond.map(|e| undo_object(&e.object, e.version))));
+pub(crate) fn beyond(log: &PgLog, common: EVersion, last_backfill: &HObject) -> Vec<ObjectUpdate> {
+    let beyond = log.after(common).filter(|e| e.object > *last_backfill && keeps_copy(e));
+    removals(beyond.map(|e| undo_object(&e.object, e.version)))
 }
 
-/// Takes entries back, the newest first; objects that have no undo copy here count as
-/// missing.
+/// Takes entries back, the newest first: adds to `objects` what that does. Gives those that have no
+/// undo copy here, with the versions that should be.
 pub(crate) fn undo(
-    core: &mut PgCore,
+    pg: PgId,
     entries: Vec<LogEntry>,
     reader: &dyn ObjectReader,
-    txn: &mut Transaction,
-) {
+    objects: &mut Vec<ObjectUpdate>,
+) -> Vec<(HObject, EVersion)> {
+    let mut spoilt = Vec::new();
     for e in entries {
-        if planted!(core.cfg, UndoForgotten) {
-            continue;
-        }
         if !keeps_copy(&e) {
-            txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::Remove] });
+            objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::Remove] });
             continue;
         }
         let copy = undo_object(&e.object, e.version);
         if matches!(reader.attr(&copy, INFO_ATTR), Ok(None)) {
-            tracing::warn!(pg = %core.id, object = %e.object, version = %e.version, "no undo copy");
+            tracing::warn!(%pg, object = %e.object, version = %e.version, "no undo copy");
             // It was filled while too few members were up to serve. The primary does not know that.
-            core.rotten.insert(e.object.clone(), (e.prior, None));
-            core.missing.set(e.object, e.prior, EVersion::default());
+            spoilt.push((e.object, e.prior));
             continue;
         }
-        txn.objects
+        objects
             .push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
-        txn.objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
+        objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
     }
+    spoilt
 }

@@ -3,12 +3,12 @@
 use super::{Member, Next, Peering, Phase};
 use crate::active::{Active, PeerState};
 use crate::api::PgEffect;
+use crate::copy::Activated;
 use crate::log::LogEntry;
 use crate::member::leftovers;
 use crate::pg::{After, Cx, Pg, Role, Step};
 use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PgInfo};
 use spirula_messages::cluster::scrub::ScrubHistory;
-use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{Epoch, HObject, Peer};
 
 impl Pg {
@@ -26,7 +26,7 @@ impl Pg {
             origin: self.core.id,
             pg_num: pool.pg_num,
             created: since,
-            creation: self.core.interval.since,
+            creation: self.core.interval().since,
             last_backfill: HObject::max(),
             // Nothing is due for a PG that begins empty.
             scrub: ScrubHistory {
@@ -37,10 +37,7 @@ impl Pg {
             },
             ..PgInfo::default()
         };
-        self.core.info = Some(own);
-        self.core.past.clear();
-        self.core.log = crate::log::PgLog::default();
-        self.core.missing.clear();
+        self.core.copy.begin_empty(own).saved_whole();
         for osd in view.acting.iter().filter(|o| **o != self.core.me) {
             p.members.insert(*osd, Member::reset(None));
         }
@@ -50,7 +47,7 @@ impl Pg {
     /// Records the activation here and asks the members to.
     pub(super) fn activate(&mut self, mut p: Box<Peering>, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
-        let (Some(pool), since) = (view.pool.clone(), self.core.interval.since) else { return };
+        let (Some(pool), since) = (view.pool.clone(), self.core.interval().since) else { return };
         let listed = p.fresh.then(|| leftovers(self.core.id, pool.pg_num, cx.reader));
         let leftovers = match listed.unwrap_or_else(|| Ok(Vec::new())) {
             Ok(all) => all,
@@ -66,30 +63,22 @@ impl Pg {
         let writeable = view.acting.len() >= pool.min_size;
         let readers = self.found_readers(&p, &view, cx);
         let wait_until = readers.iter().map(|(_, _, until)| *until).max().unwrap_or(0);
-        self.core.readers = readers;
-        let Some(info) = &mut self.core.info else {
+        let told = p.members.values().filter_map(|m| m.info.as_ref()).map(|i| i.scrub);
+        let activated = Activated {
+            les: writeable.then_some(since),
+            pg_num: pool.pg_num,
+            lec: p.lec,
+            history_les: p.history_les,
+            scrub: told.max_by_key(|s| (s.last_stamp, s.repaired)),
+            readers,
+            fresh: p.fresh,
+        };
+        let Some(change) = self.core.copy.activate(activated, leftovers) else {
             // Peering ends with a copy of our own, always.
             return invariant!(self.core, "activation without a copy");
         };
-        if writeable {
-            info.les = since;
-        }
-        info.pg_num = pool.pg_num;
-        info.lec = info.lec.max(p.lec);
-        info.history_les = info.history_les.max(p.history_les);
-        let told = p.members.values().filter_map(|m| m.info.as_ref()).map(|i| i.scrub);
-        if let Some(newest) = told.max_by_key(|s| (s.last_stamp, s.repaired))
-            && (newest.last_stamp, newest.repaired) > (info.scrub.last_stamp, info.scrub.repaired)
-        {
-            info.scrub = newest;
-        }
-        let mut txn = Transaction { objects: leftovers, meta: Vec::new() };
-        if p.fresh {
-            txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
-        }
-        self.core.record_ops(&mut txn.meta);
-        self.core.submit(txn, After::Step { since, step: Step::Activated }, cx);
-        let Some(own) = self.core.info.clone() else {
+        self.core.submit(change, After::Step { since, step: Step::Activated }, cx);
+        let Some(own) = self.core.info().cloned() else {
             return invariant!(self.core, "activation loses its copy");
         };
         let last_update = own.last_update();
@@ -127,7 +116,7 @@ impl Pg {
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
         let (log, last_backfill) = match member.common {
             Some(after) => {
-                let entries = self.core.log.after(after).map(bytes).collect();
+                let entries = self.core.log().after(after).map(bytes).collect();
                 let last = member
                     .info
                     .as_ref()
@@ -137,15 +126,15 @@ impl Pg {
             }
             None => {
                 let dups =
-                    self.core.log.dups().cloned().map(|d| bytes(&d.to_entry(self.core.id.pool)));
-                let entries = dups.chain(self.core.log.iter().map(bytes)).collect();
+                    self.core.log().dups().cloned().map(|d| bytes(&d.to_entry(self.core.id.pool)));
+                let entries = dups.chain(self.core.log().iter().map(bytes)).collect();
                 let last = if fresh { HObject::max() } else { HObject::min() };
-                (LogUpdate::Reset { tail: self.core.log.tail(), entries }, last)
+                (LogUpdate::Reset { tail: self.core.log().tail(), entries }, last)
             }
         };
         let readers = self.core.told_readers(cx);
         let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, readers, ..own };
-        let past = self.core.past.clone();
+        let past = self.core.past().to_vec();
         let state =
             PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
         (state, CtlBody::Activate { run, info: told, past, log, fresh })
@@ -163,7 +152,7 @@ impl Pg {
         }
         if a.fresh {
             a.asked_ms = cx.now.mono_ms;
-            let epoch = self.core.info.as_ref().map_or(0, |i| i.creation);
+            let epoch = self.core.info().map_or(0, |i| i.creation);
             cx.out.push(PgEffect::Created { pg: self.core.id, epoch });
         } else {
             self.all_activated(cx);
@@ -176,18 +165,15 @@ impl Pg {
         if !a.fresh || !a.activating.is_empty() {
             return;
         }
-        let creation = self.core.info.as_ref().map_or(0, |i| i.creation);
+        let creation = self.core.info().map_or(0, |i| i.creation);
         if winner.is_none_or(|w| w == creation) {
             a.fresh = false;
-            if let Some(info) = &mut self.core.info {
-                info.confirmed = true;
-            }
+            self.core.copy.confirm().saved_whole();
             self.all_activated(cx);
         } else {
             // Another creation was accepted; this one is void. Its members will call.
-            self.core.info = None;
-            self.core.missing.clear();
-            self.core.save(After::Nothing, cx);
+            let change = self.core.copy.drop_creation();
+            self.core.submit(change, After::Nothing, cx);
             self.leave_role(cx);
             self.start_peering(cx);
             cx.out.push(PgEffect::StateChanged);
@@ -197,25 +183,23 @@ impl Pg {
     /// All members have the log: serve, and begin to recover.
     fn all_activated(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
-        let since = self.core.interval.since;
-        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.core.info) else { return };
+        let since = self.core.interval().since;
+        let (Role::Active(a), Some(_)) = (&mut self.role, self.core.info()) else { return };
         a.activated = true;
         a.serving = view.pool.as_ref().is_some_and(|p| view.acting.len() >= p.min_size);
         tracing::debug!(pg = %self.core.id, epoch = view.epoch, "activated");
         if planted!(self.core.cfg, LeaseNotAwaited) {
             a.wait_until = 0;
         }
-        if a.wait_until > cx.now.mono_ms {
+        let awaited = a.wait_until > cx.now.mono_ms;
+        if awaited {
             cx.out.push(PgEffect::WakeAt(a.wait_until));
         } else {
             a.wait_until = 0;
-            self.core.readers.clear();
         }
-        if a.serving {
-            info.history_les = info.history_les.max(since);
-        }
+        let change = self.core.copy.all_activated(a.serving.then_some(since), awaited);
         self.tell_history(cx);
-        self.core.save(After::Nothing, cx);
+        self.core.submit(change, After::Nothing, cx);
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
         self.begin_to_serve(cx);

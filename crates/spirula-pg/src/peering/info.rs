@@ -4,7 +4,6 @@ use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure, is_bou
 use super::{Peering, Phase};
 use crate::api::{MapView, PgEffect};
 use crate::intervals::{Prior, has_hole};
-use crate::log::PgLog;
 use crate::pg::{After, Cx, Pg, Role};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
 use spirula_types::{Epoch, OsdId, Peer};
@@ -55,7 +54,7 @@ impl Pg {
         let mut all = BTreeMap::new();
         if !planted!(self.core.cfg, LeaseForgotten) {
             all.clone_from(&p.readers);
-            for (osd, last, until) in &self.core.readers {
+            for (osd, last, until) in self.core.readers() {
                 note_reader(&mut all, *osd, (*last, *until));
             }
         }
@@ -63,7 +62,7 @@ impl Pg {
             note_reader(
                 &mut all,
                 *osd,
-                (self.core.interval.since.saturating_sub(1), p.lease_until),
+                (self.core.interval().since.saturating_sub(1), p.lease_until),
             );
         }
         self.old_readers(all, view, cx)
@@ -217,22 +216,16 @@ impl Pg {
             }
         }
         let own = p.infos.get(&self.core.me).cloned().flatten();
-        let mut dropped = false;
-        match (&mut self.core.info, own) {
-            (Some(info), Some(_)) => info.confirmed = true,
-            (info @ Some(_), None) if info.as_ref().is_some_and(|i| i.confirmed || i.les > 0) => {
-                // A void creation of ours: it never served.
+        match (self.core.info(), own) {
+            (Some(_), Some(_)) => self.core.copy.confirm().saved_whole(),
+            (Some(info), None) if info.confirmed || info.les > 0 => {
+                // A void creation of ours: it never served. Nor is its record to be found after a
+                // restart.
                 tracing::info!(pg = %self.core.id, "drop a copy that was never the PG's");
-                *info = None;
-                self.core.log = PgLog::default();
-                self.core.missing.clear();
-                dropped = true;
+                let change = self.core.copy.drop_creation();
+                self.core.submit(change, After::Nothing, cx);
             }
             _ => {}
-        }
-        if dropped {
-            // Nor is its record to be found after a restart.
-            self.core.save(After::Nothing, cx);
         }
         if planted!(self.core.cfg, HollowHistory) {
             p.infos.values_mut().flatten().for_each(|i| i.hollow = false);

@@ -1,23 +1,20 @@
 //! Taking over the authoritative log, and learning what members lack beside it.
 
 use super::{Member, Peering, Phase};
-use crate::erasure::undo;
-use crate::exec::ObjectReader;
 use crate::log::{LogEntry, PgLog};
-use crate::merge::merge;
 use crate::missing::Missing;
 use crate::pg::{After, Cx, Pg, Role};
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, from_slice};
-use spirula_messages::cluster::pg::{CtlBody, MissingItem, PgHead, PgInfo};
-use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_messages::cluster::pg::{CtlBody, MissingItem, PgInfo};
+use spirula_types::transaction::{ObjectOp, ObjectUpdate};
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeSet;
 
 impl Pg {
     pub(super) fn get_log(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let auth = p.choice.auth;
-        let same = match (&self.core.info, p.infos.get(&auth)) {
+        let same = match (self.core.info(), p.infos.get(&auth)) {
             (Some(own), Some(Some(best))) => {
                 self.core.has_copy() && own.last_update() == best.last_update()
             }
@@ -27,7 +24,7 @@ impl Pg {
             self.get_missing(p, cx);
         } else {
             p.phase = Phase::Log;
-            self.core.send(auth, CtlBody::GetLog { after: self.core.log.tail() }, cx);
+            self.core.send(auth, CtlBody::GetLog { after: self.core.log().tail() }, cx);
         }
     }
 
@@ -62,9 +59,9 @@ impl Pg {
             }
             Phase::Missing(silent) => {
                 if silent.remove(&from) {
-                    let tail = pg.core.log.tail().max(info.log_tail());
+                    let tail = pg.core.log().tail().max(info.log_tail());
                     let log = PgLog::new(tail, entries);
-                    let member = match pg.core.log.common(&log) {
+                    let member = match pg.core.log().common(&log) {
                         Some(common) => {
                             let missing = Missing::from_items(missing);
                             Member::behind(
@@ -72,7 +69,7 @@ impl Pg {
                                 log,
                                 missing,
                                 common,
-                                &pg.core.log,
+                                pg.core.log(),
                                 pg.core.is_erasure(),
                             )
                         }
@@ -94,92 +91,16 @@ impl Pg {
         entries: Vec<LogEntry>,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let tail = self.core.log.tail().max(auth.log_tail());
-        let theirs = PgLog::new(tail, entries);
-        let Some(common) = theirs.common(&self.core.log) else {
+        let Some((change, spoilt)) = self.core.copy.take_over(auth, entries, &p.past, cx.reader)
+        else {
             tracing::error!(pg = %self.core.id, ?auth, "logs that should meet do not");
             p.phase = Phase::Incomplete { bound: false };
             return false;
         };
-        let id = self.core.id;
-        if !self.core.has_copy() {
-            // We have nothing, and the log tells everything.
-            (self.core.log, self.core.missing) = (PgLog::default(), Missing::default());
-            let head = PgHead { rolled: EVersion::default(), ..auth.head };
-            self.core.info = Some(PgInfo {
-                les: 0,
-                last_backfill: HObject::max(),
-                missing: 0,
-                head,
-                ..auth.clone()
-            });
-            self.core.past = p.past.clone();
-        }
-        let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
-        let mut txn = Transaction::default();
-        txn.meta.push(MetaOp::LogRewind { pg: id, to: self.core.log.kept_to(common) });
-        for e in &delta {
-            txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
-        }
-        self.merge_own(common, delta, cx.reader, &mut txn);
-        if let Some(info) = &mut self.core.info {
-            // Our tail may lie behind its newest entry where a split left a gap.
-            let last_update = auth.last_update().max(self.core.log.head());
-            let (rolled, forgot) = (info.head.rolled, info.head.forgot || auth.head.forgot);
-            info.head =
-                PgHead { log_tail: self.core.log.tail(), last_update, rolled, forgot, ..auth.head };
-            info.les = info.les.max(auth.les);
-        }
-        self.core.record_ops(&mut txn.meta);
+        self.core.note_spoilt(spoilt);
         self.requests.forget_objects();
-        self.core.submit(txn, After::Nothing, cx);
+        self.core.submit(change, After::Nothing, cx);
         true
-    }
-
-    /// Merges into our own log and missing set; adds to `txn` what happens to the objects.
-    pub(crate) fn merge_own(
-        &mut self,
-        common: EVersion,
-        delta: Vec<LogEntry>,
-        reader: &dyn ObjectReader,
-        txn: &mut Transaction,
-    ) {
-        let last_backfill =
-            self.core.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
-        #[cfg(feature = "plant-bugs")]
-        if planted!(self.core.cfg, DivergentDeleteKept) || planted!(self.core.cfg, DeletedComesBack)
-        {
-            txn.objects.extend(removals(self.merge_badly(common, delta, &last_backfill)));
-            return;
-        }
-        undo::forget_undo_copies(&self.core, common, &last_backfill, txn);
-        let mut undone = Vec::new();
-        let undo = self.core.is_erasure().then_some(&mut undone);
-        let removed =
-            merge(&mut self.core.log, &mut self.core.missing, &last_backfill, common, delta, undo);
-        undo::undo(&mut self.core, undone, reader, txn);
-        txn.objects.extend(removals(removed));
-    }
-
-    #[cfg(feature = "plant-bugs")]
-    fn merge_badly(
-        &mut self,
-        common: EVersion,
-        delta: Vec<LogEntry>,
-        last: &HObject,
-    ) -> BTreeSet<HObject> {
-        use crate::log::EntryKind::Delete;
-        let divergent: Vec<LogEntry> = self.core.log.after(common).cloned().collect();
-        let mut removed =
-            merge(&mut self.core.log, &mut self.core.missing, last, common, delta, None);
-        if planted!(self.core.cfg, DivergentDeleteKept) {
-            for e in divergent.iter().filter(|e| e.kind == Delete) {
-                self.core.missing.remove(&e.object);
-            }
-        } else {
-            removed.retain(|o| !divergent.iter().any(|e| e.object == *o));
-        }
-        removed
     }
 
     /// Learns what each member lacks.
@@ -188,7 +109,7 @@ impl Pg {
         let mut silent = BTreeSet::new();
         let targets =
             view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
-        let (tail, zero) = (self.core.log.tail(), EVersion::default());
+        let (tail, zero) = (self.core.log().tail(), EVersion::default());
         let undo = self.core.is_erasure();
         for osd in targets.into_iter().filter(|o| *o != self.core.me) {
             let info = p.infos.get(&osd).cloned().flatten();
@@ -198,21 +119,21 @@ impl Pg {
                     PgLog::default(),
                     Missing::default(),
                     zero,
-                    &self.core.log,
+                    self.core.log(),
                     undo,
                 ),
                 None => Member::reset(None),
                 Some(i) if i.last_update() < tail || i.last_backfill.is_min() => {
                     Member::reset(Some(i))
                 }
-                Some(i) if i.missing == 0 && self.core.log.contains(i.last_update()) => {
+                Some(i) if i.missing == 0 && self.core.log().contains(i.last_update()) => {
                     let at = i.last_update();
                     Member::behind(
                         Some(i),
                         PgLog::new(at, []),
                         Missing::default(),
                         at,
-                        &self.core.log,
+                        self.core.log(),
                         undo,
                     )
                 }

@@ -151,14 +151,14 @@ impl Pg {
 
     pub(crate) fn start_peering(&mut self, cx: &mut Cx<'_>) {
         self.role = Role::Peering(Box::new(Peering {
-            past: if self.core.has_copy() { self.core.past.clone() } else { Vec::new() },
-            history_les: self.core.info.as_ref().map_or(0, |i| i.history_les),
-            lec: self.core.info.as_ref().map_or(0, |i| i.lec),
+            past: if self.core.has_copy() { self.core.past().to_vec() } else { Vec::new() },
+            history_les: self.core.info().map_or(0, |i| i.history_les),
+            lec: self.core.info().map_or(0, |i| i.lec),
             asked_ms: cx.now.mono_ms,
             entered: cx.now.wall,
             ..Peering::default()
         }));
-        let since = self.core.interval.since;
+        let since = self.core.interval().since;
         self.when_durable(After::Step { since, step: Step::Flushed }, cx);
     }
 
@@ -223,8 +223,10 @@ impl Pg {
     /// primaries know that this interval may have taken writes.
     fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let Some(view) = &self.core.view else { return };
-        let on_record =
-            view.osds.get(&self.core.me.osd).is_some_and(|o| o.up_thru >= self.core.interval.since);
+        let on_record = view
+            .osds
+            .get(&self.core.me.osd)
+            .is_some_and(|o| o.up_thru >= self.core.interval().since);
         if on_record || planted!(self.core.cfg, NoUpThru) {
             p.next = Next::Activate;
         } else if !matches!(p.phase, Phase::UpThru) {
@@ -241,7 +243,7 @@ impl Pg {
 
     /// What a creation is called for which the monitor is asked about `origin`.
     fn creation_asked(&self, origin: PgId) -> Epoch {
-        if origin == self.core.id { self.core.interval.since } else { 0 }
+        if origin == self.core.id { self.core.interval().since } else { 0 }
     }
 
     pub(crate) fn on_create_answer(&mut self, answer: CreateAnswer, cx: &mut Cx<'_>) {
@@ -274,7 +276,7 @@ impl Pg {
             return invariant!(self.core, "it peers without a map");
         };
         self.peering(cx, |pg, p, cx| {
-            let log = CtlBody::GetLog { after: pg.core.log.tail() };
+            let log = CtlBody::GetLog { after: pg.core.log().tail() };
             let (step, silent, body) = match &p.phase {
                 Phase::Info | Phase::Down(_) => {
                     let silent =

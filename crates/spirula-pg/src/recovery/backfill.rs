@@ -157,7 +157,7 @@ impl Pg {
                 Ok((mut found, next)) => {
                     // What we lack is listed, too: in the version that it should have.
                     let lacked =
-                        self.core.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
+                        self.core.missing().from(&from).take_while(|(o, _)| next.max || **o < next);
                     found.extend(lacked.map(|(o, i)| (o.clone(), i.need)));
                     let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
                     // The last object handled may be where the listing begins.
@@ -206,7 +206,7 @@ impl Pg {
         }
         if same {
             b.untold += 1;
-        } else if self.core.missing.contains(&object) {
+        } else if self.core.missing().contains(&object) {
             // It goes there when it is here, see `on_pull_durable`; the backfill is not done
             // before.
             b.under_way.push_back((object.clone(), before, false));
@@ -285,7 +285,7 @@ impl Pg {
     }
 
     fn tell_progress(&self, to: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
-        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let follows = self.core.info().map(|i| i.last_update()).unwrap_or_default();
         self.core.send(to, CtlBody::Progress { last_backfill, follows }, cx);
     }
 

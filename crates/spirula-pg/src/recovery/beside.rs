@@ -19,7 +19,7 @@ impl Pg {
         }
         let parts = |m: &Missing| m.get(&head).is_some_and(|i| lacks_of(i) != Dirty::All);
         let older = a.peers.values().any(|p| p.missing.contains(object) && parts(&p.missing));
-        (self.core.missing.contains(&head) || older).then_some(head)
+        (self.core.missing().contains(&head) || older).then_some(head)
     }
 
     /// Is a relative whole at a member, or will it be when what is sent now comes?
@@ -58,7 +58,7 @@ impl Pg {
         }
         family.relatives(object, |o| {
             let there = |t: &Peer| *t == self.core.me || Self::is_at(a, *t, o);
-            if self.core.missing.contains(o) || !targets.iter().all(there) {
+            if self.core.missing().contains(o) || !targets.iter().all(there) {
                 return Ok(None);
             }
             self.whole_version(o, cx)
@@ -80,7 +80,7 @@ impl Pg {
         cx: &Cx<'_>,
     ) -> Result<Option<Family>, ReadError> {
         let head = object.to_head();
-        if self.core.missing.contains(&head) { Ok(None) } else { Family::read(cx.reader, &head) }
+        if self.core.missing().contains(&head) { Ok(None) } else { Family::read(cx.reader, &head) }
     }
 
     /// How an object that all of these lack is made there. What cannot be read of its relatives is
@@ -114,7 +114,7 @@ impl Pg {
     ) -> Result<Vec<Relative>, Prefetch> {
         let refused =
             self.active().and_then(|a| a.recovery.ops.get(object)).map_or(0, |op| op.refused);
-        let all = self.core.missing.get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
+        let all = self.core.missing().get(object).is_some_and(|i| lacks_of(i) == Dirty::All);
         if !all
             || refused >= REFUSED_MAX
             || self.repairs.is_bad(object, self.core.me)
@@ -123,7 +123,7 @@ impl Pg {
             return Ok(Vec::new());
         }
         let has = |o: &HObject| {
-            if self.core.missing.contains(o) { Ok(None) } else { self.whole_version(o, cx) }
+            if self.core.missing().contains(o) { Ok(None) } else { self.whole_version(o, cx) }
         };
         let found = match self.family_of(object, cx) {
             Ok(Some(family)) => family.relatives(object, has),

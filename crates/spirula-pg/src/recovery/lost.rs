@@ -66,18 +66,18 @@ impl Pg {
             return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": self.step_name(),
                 "available_might_have_unfound": false, "more": false});
         };
-        let mut needs: BTreeSet<&HObject> = self.core.missing.iter().map(|(o, _)| o).collect();
+        let mut needs: BTreeSet<&HObject> = self.core.missing().iter().map(|(o, _)| o).collect();
         needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
         let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
         let row = |o: &HObject| {
             let need = self.lost_version(o).unwrap_or_default();
-            let have = self.core.missing.get(o).map(|i| i.have).unwrap_or_default();
+            let have = self.core.missing().get(o).map(|i| i.have).unwrap_or_default();
             json!({
                 "oid": dumped(o),
                 "need": need.to_string(),
                 "have": have.to_string(),
                 "flags": "none",
-                "clean_regions": clean_regions(self.core.missing.get(o)),
+                "clean_regions": clean_regions(self.core.missing().get(o)),
                 "locations": [],
             })
         };
@@ -99,7 +99,7 @@ impl Pg {
     /// Those that may have what is missing, and what came of asking them; nobody where nothing is
     /// missing.
     pub(crate) fn might_have_unfound(&self, a: &Active) -> Vec<Value> {
-        if self.core.missing.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+        if self.core.missing().is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
             return Vec::new();
         }
         let heard = a.peers.iter().filter(|(_, p)| p.acting).map(|(o, _)| *o);
@@ -113,7 +113,7 @@ impl Pg {
         let Some(view) = &self.core.view else { return Vec::new() };
         let of_past = self
             .core
-            .past
+            .past()
             .iter()
             .filter(|i| i.rw)
             .flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
@@ -251,8 +251,9 @@ impl Pg {
     /// Must older versions that are here be read first? What is only not in memory would be deleted
     /// else.
     fn must_read_older(&mut self, unfound: &[HObject], cx: &mut Cx<'_>) -> bool {
-        let here =
-            |o: &&HObject| self.core.missing.get(o).is_some_and(|m| m.have != EVersion::default());
+        let here = |o: &&HObject| {
+            self.core.missing().get(o).is_some_and(|m| m.have != EVersion::default())
+        };
         let mut wanted = Vec::new();
         for o in unfound.iter().filter(here) {
             if let Err(ReadError::NotReady(what)) = cx.reader.attr(o, INFO_ATTR) {
@@ -270,7 +271,7 @@ impl Pg {
 
     /// The object info of an older version that is here.
     fn older(&self, object: &HObject, cx: &Cx<'_>) -> Option<ObjectInfo> {
-        let have = self.core.missing.get(object)?.have;
+        let have = self.core.missing().get(object)?.have;
         let info: ObjectInfo = from_slice(&cx.reader.attr(object, INFO_ATTR).ok()??).ok()?;
         (have != EVersion::default() && info.version == have).then_some(info)
     }
@@ -278,7 +279,7 @@ impl Pg {
     /// The version in which an object is unfound. In an erasure-coded PG our own shard may be
     /// there.
     fn lost_version(&self, object: &HObject) -> Option<EVersion> {
-        let own = self.core.missing.get(object).map(|i| i.need);
+        let own = self.core.missing().get(object).map(|i| i.need);
         let theirs = || {
             self.active()?
                 .peers
@@ -294,15 +295,16 @@ impl Pg {
         let older = if revert { self.older(object, cx) } else { None };
         let Some(lost) = self.lost_version(object) else { return };
         let version = self.core.next_version(1);
-        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.core.info) else { return };
+        let (Role::Active(a), Some(info)) = (&mut self.role, self.core.info()) else { return };
         a.recovery.unfound.remove(object);
         // An older history may name what was purged; clones may be there that none names any more.
         a.trim.forget(object.to_head());
-        self.core.missing.remove(object);
+        let last_user_version = info.head.last_user_version;
+        self.core.copy.give_up(object, older.is_none()).with_next_write();
         let mut entry = LogEntry {
             version,
             prior: lost,
-            user_version: info.head.last_user_version,
+            user_version: last_user_version,
             reqid: ReqId::default(),
             result: 0,
             kind: EntryKind::Delete,
@@ -320,16 +322,7 @@ impl Pg {
                 (state.exists, state.info) = (true, i);
                 vec![ObjectOp::SetAttrs(vec![(INFO_ATTR.into(), i.to_attr())])]
             }
-            None => {
-                let c = &mut info.head.counts;
-                c.objects = (c.objects - 1).max(0);
-                // How large it was is not known.
-                c.estimated = true;
-                if c.objects == 0 {
-                    c.bytes = 0;
-                }
-                vec![ObjectOp::Remove]
-            }
+            None => vec![ObjectOp::Remove],
         };
         let removed = entry.kind == EntryKind::Delete;
         let mut writes = vec![Stamped {

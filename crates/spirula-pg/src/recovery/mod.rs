@@ -397,7 +397,7 @@ impl Pg {
             return true;
         }
         if !r.backfilling
-            && self.core.missing.is_empty()
+            && self.core.missing().is_empty()
             && r.ops.is_empty()
             && a.peers.values().all(|p| p.missing.is_empty())
         {
@@ -406,12 +406,12 @@ impl Pg {
         // The write may make a clone of a name that is being removed at a member.
         let family = || r.ops.range(object.family_start()..object.family_end());
         if write && family().any(|(_, o)| o.push.as_ref().is_some_and(|p| p.remove)) {
-            if self.core.missing.contains(object) && !r.works_on(object) {
+            if self.core.missing().contains(object) && !r.works_on(object) {
                 r.demanded.push_back(object.clone());
             }
             return true;
         }
-        let here = self.core.missing.contains(object);
+        let here = self.core.missing().contains(object);
         let there = write && a.peers.values().any(|p| p.missing.contains(object));
         if !here && !there {
             return write && r.ops.contains_key(object);
@@ -456,12 +456,12 @@ impl Pg {
         let few = lagging <= 1 || planted!(self.core.cfg, ManyLag);
         let least =
             if planted!(self.core.cfg, OneWhole) { pool.min_size } else { pool.min_size.max(2) };
-        self.core.me.shard < 0 && self.core.missing.is_empty() && few && 1 + have >= least
+        self.core.me.shard < 0 && self.core.missing().is_empty() && few && 1 + have >= least
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
         let Some(a) = self.active() else { return true };
-        self.core.missing.contains(object)
+        self.core.missing().contains(object)
             || (write
                 && (a.recovery.ops.contains_key(object)
                     || a.peers.values().any(|p| p.missing.contains(object))))
@@ -487,7 +487,7 @@ impl Pg {
         }
         a.recovery.backfilling = a.peers.values().any(|p| !p.last_backfill.max);
         let lacks = |m: &Missing| m.iter().any(|(o, _)| !a.recovery.unfound.contains(o));
-        let missing = lacks(&self.core.missing) || a.peers.values().any(|p| lacks(&p.missing));
+        let missing = lacks(self.core.missing()) || a.peers.values().any(|p| lacks(&p.missing));
         let unfound = !a.recovery.unfound.is_empty();
         if missing {
             self.want_stage(Some(false), view.permits.no_recover, cx);
@@ -541,11 +541,8 @@ impl Pg {
             a.clean = true;
             a.want = None;
             self.forced = [false; 2];
-            if let Some(info) = &mut self.core.info {
-                info.lec = view.epoch;
-            }
-            self.core.past.clear();
-            self.core.save(After::Nothing, cx);
+            let change = self.core.copy.is_clean(view.epoch);
+            self.core.submit(change, After::Nothing, cx);
             self.tell_history(cx);
             self.purge_strays(cx);
             self.begin_trims(cx);
@@ -671,7 +668,7 @@ impl Pg {
         if self.core.me.shard >= 0 {
             return self.start_rebuild(object, cx);
         }
-        if self.core.missing.contains(object) {
+        if self.core.missing().contains(object) {
             a.recovery.ops.insert(object.clone(), RecOp::default());
             a.recovery.resume.push_back(object.clone());
         } else {
@@ -687,7 +684,7 @@ impl Pg {
     /// Begins to rebuild an object's shards for all who lack them.
     fn start_rebuild(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let own = self.core.missing.get(object).map(|i| i.need);
+        let own = self.core.missing().get(object).map(|i| i.need);
         let theirs = a.peers.iter().filter_map(|(o, p)| Some((*o, p.missing.get(object)?.need)));
         let mut lacking: BTreeMap<Peer, EVersion> =
             theirs.chain(own.map(|need| (self.core.me, need))).collect();
@@ -722,7 +719,7 @@ impl Pg {
         let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let piece = a.recovery.piece.unwrap_or(u64::MAX);
-        let Some(item) = self.core.missing.get(object) else { return Ok(()) };
+        let Some(item) = self.core.missing().get(object) else { return Ok(()) };
         let (need, dirty) = (item.need, lacks_of(item));
         let Some(op) = a.recovery.ops.get_mut(object).filter(|op| op.pull.is_none()) else {
             return Ok(());
@@ -807,7 +804,7 @@ impl Pg {
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
         self.requests.forget_object(&object);
-        let after = After::Step { since: self.core.interval.since, step: Step::Pulled(t.seq) };
+        let after = After::Step { since: self.core.interval().since, step: Step::Pulled(t.seq) };
         self.apply_piece(txn, last, after, cx);
     }
 
@@ -868,11 +865,11 @@ impl Pg {
         op.tried.insert(from);
         op.pull = None;
         if planted!(self.core.cfg, FailedReadForgotten) {
-            self.core.missing.remove(object);
+            self.core.copy.wants_no_more(object).with_next_write();
             self.object_done(object, cx);
             return;
         }
-        let Some(need) = self.core.missing.get(object).map(|i| i.need) else { return };
+        let Some(need) = self.core.missing().get(object).map(|i| i.need) else { return };
         if let Some(p) = a.peers.get_mut(&from) {
             if has > need {
                 tracing::error!(pg = %self.core.id, %from, %object, %need, %has, "a copy is newer \
@@ -918,7 +915,7 @@ impl Pg {
         let Some((first, targets)) = self.active().and_then(push) else { return Ok(()) };
         let way = if first { Some(self.way_to(object, &targets, cx)?) } else { None };
         let seq = self.core.seq();
-        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let follows = self.core.info().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else {
@@ -942,7 +939,7 @@ impl Pg {
                 let t = PgTxn {
                     pg: self.core.id,
                     ends: Ends::default(),
-                    epoch: self.core.interval.since,
+                    epoch: self.core.interval().since,
                     kind: TxnKind::Push,
                     seq,
                     version: EVersion::default(),
@@ -1003,7 +1000,7 @@ impl Pg {
             return;
         }
         let wanted = a.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
-        let logged = self.core.log.last_made(object);
+        let logged = self.core.log().last_made(object);
         // A member may have told an older version when it found its copy bad.
         let version = wanted.max(logged).unwrap_or(stored);
         if let Some(op) = a.recovery.ops.get_mut(object) {
@@ -1126,7 +1123,7 @@ impl Pg {
             && !a.recovery.sources.contains_key(&osd)
             && !a.peers.contains_key(&osd)
         {
-            self.core.send(osd, CtlBody::GetLog { after: self.core.log.tail() }, cx);
+            self.core.send(osd, CtlBody::GetLog { after: self.core.log().tail() }, cx);
         }
     }
 
@@ -1139,8 +1136,8 @@ impl Pg {
         missing: Vec<(HObject, MissingItem)>,
         cx: &mut Cx<'_>,
     ) {
-        let theirs = PgLog::new(self.core.log.tail().max(info.log_tail()), entries);
-        let common = self.core.log.common(&theirs);
+        let theirs = PgLog::new(self.core.log().tail().max(info.log_tail()), entries);
+        let common = self.core.log().common(&theirs);
         let undo = self.core.is_erasure();
         let Role::Active(a) = &mut self.role else { return };
         let missing = Missing::from_items(missing);

@@ -271,7 +271,7 @@ impl Pg {
         let r = &mut a.recovery;
         let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
         let here: Vec<HObject> =
-            self.core.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
+            self.core.missing().iter().map(|(o, _)| o).filter(fresh).cloned().collect();
         let there: BTreeSet<HObject> = a
             .peers
             .values()
@@ -281,7 +281,7 @@ impl Pg {
             .collect();
         r.todo = here
             .into_iter()
-            .chain(there.into_iter().filter(|o| !self.core.missing.contains(o)))
+            .chain(there.into_iter().filter(|o| !self.core.missing().contains(o)))
             .collect();
     }
 }

@@ -324,7 +324,7 @@ impl Pg {
                 return; // The end of the chunk comes back here.
             }
             if self.must_recover_first(object, write, cx) {
-                let here = !write || self.core.missing.contains(object);
+                let here = !write || self.core.missing().contains(object);
                 self.requests.first_enters(
                     object,
                     if here { Phase::Missing } else { Phase::Degraded },
@@ -356,7 +356,9 @@ impl Pg {
         let Some(context) = self.requests.contexts.get_mut(object) else { return false };
         // What the PG asks of itself has no number of a client's.
         let first = context.queue.front().filter(|q| q.own.is_none());
-        let Some(known) = first.and_then(|q| self.core.log.find(&q.op.reqid)) else { return false };
+        let Some(known) = first.and_then(|q| self.core.log().find(&q.op.reqid)) else {
+            return false;
+        };
         let Dup { version, user_version, result, returns, .. } = known;
         let watched = context.state.as_ref().map(|s| s.watchers.clone()).filter(|w| !w.is_empty());
         let Some(q) = context.queue.pop_front() else { return false };
@@ -494,7 +496,7 @@ impl Pg {
             None => pool
                 .snaps
                 .context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0)
-                .without(&self.core.purged),
+                .without(self.core.purged()),
         };
         let ctx = OpContext {
             object,
@@ -506,7 +508,7 @@ impl Pg {
             snapid: q.op.msg.snapid,
             context: &context_of,
             removed: &pool.snaps.removed,
-            last_user_version: self.core.info.as_ref().map_or(0, |i| i.head.last_user_version),
+            last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
             origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
             fetched: q.fetched.as_deref(),
             asker: asker(q, object, &self.watches, view.epoch),
@@ -551,7 +553,7 @@ impl Pg {
                     && self.heal(&read, version, cx)
                 {
                     // The last commit comes back here, or recovery.
-                    let is_clone = read != *object && self.core.missing.contains(&read);
+                    let is_clone = read != *object && self.core.missing().contains(&read);
                     return is_clone && self.wait_for_clone(object, id, &read, cx);
                 }
                 let Some(context) = self.requests.contexts.get_mut(object) else { return false };
@@ -639,7 +641,7 @@ impl Pg {
     /// not in the log, either: then nobody can be asked for it.
     pub(crate) fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
         let known = if version == EVersion::default() {
-            self.core.log.last_made(object)
+            self.core.log().last_made(object)
         } else {
             Some(version)
         };
@@ -664,11 +666,8 @@ impl Pg {
         pieces: &[Piece],
         cx: &mut Cx<'_>,
     ) {
-        if let Some(info) = &mut self.core.info {
-            let c = &mut info.head.counts;
-            c.reads += outcome.stats.reads as i64;
-            c.read_kb += outcome.stats.read_kib as i64;
-        }
+        let (reads, kib) = (outcome.stats.reads, outcome.stats.read_kib);
+        self.core.copy.count_read(reads, kib).with_next_write();
         match outcome.effect {
             Effect::None => {
                 let mut reply = self.reply_to(&q, outcome.result, outcome.ops);
@@ -833,14 +832,14 @@ impl Pg {
                 snapid: q.op.msg.snapid,
                 context: &no_context,
                 removed: &pool.snaps.removed,
-                last_user_version: self.core.info.as_ref().map_or(0, |i| i.head.last_user_version),
+                last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
                 origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
                 fetched: None,
                 asker: asker(q, &object, &self.watches, self.core.epoch()),
                 #[cfg(feature = "plant-bugs")]
                 bug: self.core.cfg.bug,
             };
-            let listed = WithMissing { reader: cx.reader, missing: &self.core.missing };
+            let listed = WithMissing { reader: cx.reader, missing: self.core.missing() };
             let listed = match self.scrub_ls(&q.op.msg.ops) {
                 Some(outcome) => Ok(outcome),
                 None => exec::execute_pg(&ctx, &listed, &q.op.msg.ops),

@@ -58,7 +58,7 @@ impl Pg {
         let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
         let result = match ask(&o.indata) {
             Err(_) => -errno::EINVAL,
-            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval.since => {
+            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval().since => {
                 -errno::EAGAIN
             }
             Ok(ask) => match &self.scrub.found {
@@ -75,7 +75,7 @@ impl Pg {
                     };
                     let mut e = Encoder::new();
                     e.versioned(1, 1, |e| {
-                        e.u32(self.core.interval.since);
+                        e.u32(self.core.interval().since);
                         e.put(&vals);
                     });
                     out.op.indata = e.into_bytes();

@@ -198,11 +198,7 @@ impl Pg {
     /// leads the PG and it is clean.
     pub fn scrub_stamps(&self) -> Option<(UTime, UTime)> {
         let clean = self.active().is_some_and(|a| a.clean);
-        self.core
-            .info
-            .as_ref()
-            .filter(|_| clean)
-            .map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
+        self.core.info().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
     }
 
     /// Starts a scrub, if the PG is clean; else says at once that it has ended.
@@ -538,27 +534,26 @@ impl Pg {
 
     /// All chunks are done.
     fn finish_scrub(&mut self, mut r: Run, cx: &mut Cx<'_>) {
-        let Some(info) = &mut self.core.info else { return };
-        let counts = &mut info.head.counts;
+        let Some(info) = self.core.info() else { return };
+        let (mut counts, mut history, at) = (info.head.counts, info.scrub, info.last_update());
         if counts.estimated {
-            r.tally.correct(counts);
+            r.tally.correct(&mut counts);
         }
         if r.deep {
-            r.tally.correct_omaps(counts);
+            r.tally.correct_omaps(&mut counts);
         }
-        if let Some(text) = r.tally.mismatch(counts) {
+        if let Some(text) = r.tally.mismatch(&counts) {
             let text = format!("{} {} : {text}", self.core.id, name(r.deep, r.repair));
             cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
             r.errors += 1;
             if r.repair {
-                r.tally.correct(counts);
+                r.tally.correct(&mut counts);
                 r.fixed += 1;
             } else {
                 r.shallow += 1;
             }
         }
-        let at = info.last_update();
-        let h = &mut info.scrub;
+        let h = &mut history;
         (h.last, h.last_stamp) = (at, cx.now.wall);
         h.shallow_errors = r.shallow;
         if r.deep {
@@ -617,7 +612,8 @@ impl Pg {
         }
         self.scrub.found = Some(found);
         self.scrub.snaps = r.snaps;
-        self.save_scrub(cx);
+        let change = self.core.copy.scrubbed(counts, history);
+        self.save_scrub(change, cx);
         cx.out.push(PgEffect::ScrubEnded { done: true, unread: r.all_unread > 0 });
     }
 
@@ -647,21 +643,16 @@ impl Pg {
         }
     }
 
-    /// A copy was replaced: what was found of it is no longer so.
-    pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: Peer) {
+    /// A copy was replaced: what was found of it is no longer so. Had the last scrub found it bad,
+    /// and that by reading?
+    pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: Peer) -> Option<bool> {
         if let Some(r) = &mut self.scrub.run
             && let Some(deep) = healed(&mut r.found, object, osd)
         {
             let count = if deep { &mut r.deep_errors } else { &mut r.shallow };
             *count = count.saturating_sub(1);
         }
-        if let (Some(found), Some(info)) = (&mut self.scrub.found, &mut self.core.info)
-            && let Some(deep) = healed(found, object, osd)
-        {
-            let count =
-                if deep { &mut info.scrub.deep_errors } else { &mut info.scrub.shallow_errors };
-            *count = count.saturating_sub(1);
-        }
+        healed(self.scrub.found.as_mut()?, object, osd)
     }
 }
 

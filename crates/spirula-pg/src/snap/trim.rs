@@ -248,12 +248,7 @@ pub(crate) fn note_purged(
     }
     let mut gone = SnapIntervals::clone(before);
     gone.subtract(after);
-    core.purged.union(&gone);
-    while core.purged.count() > PURGED_MAX {
-        let oldest = core.purged.intervals().next();
-        let Some((first, n)) = oldest else { return };
-        core.purged.remove(first, n);
-    }
+    core.copy.note_purged(&gone, PURGED_MAX);
 }
 
 impl Pg {
@@ -263,7 +258,7 @@ impl Pg {
         let Some(view) = self.core.view.clone() else { return };
         let Some(pool) = &view.pool else { return };
         let removed = &pool.snaps.removed;
-        let may = !view.permits.no_trim && !self.core.interval.premerge;
+        let may = !view.permits.no_trim && !self.core.interval().premerge;
         let ((from, _), number) = (self.core.range(), self.core.seq());
         let Role::Active(a) = &mut self.role else { return };
         let may = may && a.clean && a.serving;
@@ -505,7 +500,12 @@ impl Pg {
         let listed_to = stored.last().filter(|_| stored.len() == most).map_or(u64::MAX, |o| o.snap);
         let mut there: BTreeSet<u64> = stored.into_iter().map(|o| o.snap).collect();
         there.extend(
-            self.core.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap),
+            self.core
+                .missing()
+                .from(&from)
+                .map(|(o, _)| o)
+                .take_while(|o| *o < head)
+                .map(|o| o.snap),
         );
         let named: BTreeSet<u64> = clones.iter().map(|c| c.id).collect();
         let absent = named.difference(&there).copied().filter(|id| *id <= listed_to);

@@ -83,7 +83,7 @@ impl Inflight {
 impl Pg {
     pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
         if let Role::Active(a) = &mut self.role
-            && self.core.interval.since == since
+            && self.core.interval().since == since
         {
             a.local = version;
         }

@@ -1,13 +1,13 @@
 //! A member takes a write of its primary.
 
-use super::record;
 use crate::api::PeerMsg;
+use crate::copy::Pending;
 use crate::erasure::sound;
 use crate::exec::ReadError;
 use crate::log::EntryKind;
 use crate::pg::{After, Cx, Pg, Role};
 use spirula_encoding::DecodeError;
-use spirula_messages::cluster::pg::{MissingItem, RepAck};
+use spirula_messages::cluster::pg::RepAck;
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, HObject, Peer};
@@ -59,7 +59,7 @@ impl Pg {
         let ack = RepAck {
             pg: self.core.id,
             ends: self.core.ends(from),
-            epoch: self.core.interval.since,
+            epoch: self.core.interval().since,
             version,
         };
         let ack = After::Send(from, PeerMsg::Ack(ack));
@@ -71,7 +71,7 @@ impl Pg {
     /// Takes the write that comes next in our log, as far as our copy allows.
     fn take_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
         let updates = match updates_of(&w) {
-            Ok(updates) if self.core.info.is_some() => updates,
+            Ok(updates) if self.core.info().is_some() => updates,
             bad => {
                 // Not applied, so not acknowledged: this copy takes no further part, and the
                 // primary hears that and peers anew.
@@ -124,70 +124,64 @@ impl Pg {
                 continue;
             };
             let merged = w.given.get(j).is_some_and(|g| g.share == Share::Merged)
-                && !self.core.missing.contains(source);
+                && !self.core.missing().contains(source);
             if spoilt.contains(&j) {
                 spoilt.push(i);
             } else if spoilt.contains(&i) && merged {
                 spoilt.push(j);
             }
         }
+        let mut lacks = Pending::default();
         let mut updates = updates.into_iter();
         let mut kept = Vec::with_capacity(updates.len());
         for (i, (e, given)) in w.record.entries.iter().zip(&w.given).enumerate() {
             let (entry, object) = (&e.entry, &e.entry.object);
             let its = updates.by_ref().take(given.updates as usize);
             // A change that we do not get, and not because a backfill has not come so far.
-            let reached = self.core.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
+            let reached = self.core.info().is_some_and(|i| *object <= i.last_backfill);
             let withheld =
                 entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
             let mut takes = true;
             // The second line of defence against a primary that errs about what is missing here; a
             // bug planted there takes both away.
-            if (self.core.missing.contains(object)
+            if (self.core.missing().contains(object)
                 && !planted!(self.core.cfg, MissingStaleOnResume))
                 || withheld
             {
                 // The primary does not wait until we have the object, or has not heard yet that
                 // ours is bad.
                 if entry.kind == EntryKind::Delete {
-                    self.core.missing.remove(object);
+                    lacks = lacks.and(self.core.copy.wants_no_more(object));
                 } else if entry.kind == EntryKind::Modify {
                     takes = false;
-                    // What would be made from an object that we lack is kept from us with it.
-                    let family = self.core.missing.from(&object.family_start()).next();
-                    let made_from = family.is_some_and(|(o, _)| o.is_of_same_object(object));
-                    let known = self.core.missing.written(
-                        object,
-                        entry.version,
-                        &entry.dirty,
-                        MissingItem::default,
-                    );
-                    if !known && !made_from {
+                    let (known, pending) = self.core.copy.is_kept_from(entry);
+                    lacks = lacks.and(pending);
+                    if !known {
                         tracing::error!(pg = %self.core.id, %from, %object, "a change is kept from \
                             us that we do not lack");
                     }
-                    self.core.missing.withhold(object);
                 }
             }
             if spoilt.contains(&i) {
                 takes = false;
-                let tell = self.repairs.lack_change(
+                let (tell, pending) = self.repairs.lack_change(
                     &mut self.core,
                     from,
                     entry,
                     cx.reader.bad_offset(object),
                 );
+                lacks = lacks.and(pending);
                 self.core.before_next(tell);
             }
             kept.extend(its.filter(|_| takes));
         }
-        let txn = record::record_write(&mut self.core, &w.record, kept);
+        let change = self.core.copy.append(&w.record, kept, lacks);
         let ack = RepAck {
             pg: self.core.id,
             ends: self.core.ends(from),
             epoch: w.epoch,
             version: w.version(),
         };
-        self.core.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
+        self.core.submit(change, After::Send(from, PeerMsg::Ack(ack)), cx);
     }
 }

@@ -8,7 +8,7 @@
 //! | `Parts` | what each member is given of the objects' changes | `backend` (pure) |
 //! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Pg::commit`] |
 //! | [`PgWrite`] | record and part, for one member: the message | [`Pg::commit`] |
-//! | [`Transaction`] | what one store does | [`record::record_write`], at the primary and at the others |
+//! | [`Transaction`] | what one store does | [`PgCopy::append`](crate::copy::PgCopy::append), at the primary and at the others |
 //!
 //! | file | subject |
 //! |---|---|
@@ -58,12 +58,12 @@
 pub(crate) mod backend;
 mod inflight;
 mod member;
-mod record;
 
 pub(crate) use inflight::{Answer, Inflight};
 
 use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
+use crate::copy::Pending;
 use crate::core::PgCore;
 use crate::erasure::stripe::Piece;
 use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WatchEffect, WritePlan};
@@ -134,10 +134,10 @@ fn lack_with(active: &mut Active, source: HObject, object: &HObject, version: EV
 /// must find them in the log, or its copy would be filled anew instead of asked. Within
 /// bounds.
 fn missing_floor(core: &PgCore) -> EVersion {
-    let first = core.missing.iter().map(|(_, m)| m.need).min();
+    let first = core.missing().iter().map(|(_, m)| m.need).min();
     match first {
-        Some(need) if core.log.len() < LOG_BOUND && core.log.bytes() <= core.cfg.log_bytes => {
-            crate::log::before(&core.log, need)
+        Some(need) if core.log().len() < LOG_BOUND && core.log().bytes() <= core.cfg.log_bytes => {
+            crate::log::before(core.log(), need)
         }
         _ => EVersion::new(Epoch::MAX, u64::MAX),
     }
@@ -165,7 +165,7 @@ impl Pg {
         };
         let stamp = Stamp {
             version: self.core.next_version(plan.entries()),
-            last_user_version: self.core.info.as_ref().map_or(0, |i| i.head.last_user_version),
+            last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
             // Nobody sends a request of our own again.
             reqid: if q.own().is_some() { ReqId::default() } else { q.op.reqid },
             mtime: q.op.msg.mtime,
@@ -201,7 +201,7 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) {
         let missing_floor = missing_floor(&self.core);
-        let (Role::Active(active), Some(info)) = (&mut self.role, &self.core.info) else {
+        let (Role::Active(active), Some(info)) = (&mut self.role, self.core.info()) else {
             // Only an active primary executes requests. The client sends this one again in the next
             // interval.
             return invariant!(self.core, "a write without a role that writes");
@@ -238,7 +238,7 @@ impl Pg {
                     EntryKind::Delete => drop(p.missing.remove(object)),
                     EntryKind::Modify if planted!(self.core.cfg, WithheldForgotten) => {}
                     EntryKind::Modify => {
-                        drop(p.missing.written(object, version, &entry.dirty, MissingItem::default))
+                        p.missing.written(object, version, &entry.dirty, MissingItem::default);
                     }
                     EntryKind::Nothing => {}
                 }
@@ -253,9 +253,12 @@ impl Pg {
             self.core.cfg.log_max.max(self.core.cfg.log_keep)
         };
         let floor = active.committed.min(missing_floor);
-        if let Some(to) =
-            self.core.log.trim_point(keep, self.core.cfg.log_slack, self.core.cfg.log_bytes, floor)
-        {
+        if let Some(to) = self.core.log().trim_point(
+            keep,
+            self.core.cfg.log_slack,
+            self.core.cfg.log_bytes,
+            floor,
+        ) {
             head.log_tail = to;
         }
         if self.core.me.shard >= 0 {
@@ -269,10 +272,10 @@ impl Pg {
         let record = Arc::new(WriteRecord::new(head, entries));
         active.inflight.push_back(Inflight::new(record.clone(), answer));
         self.send_parts(&record, &parts, follows, cx);
-        let since = self.core.interval.since;
+        let since = self.core.interval().since;
         let ours = parts.take(self.core.me.shard);
-        let txn = record::record_write(&mut self.core, &record, ours);
-        self.core.submit(txn, After::Write { since, version: head.last_update }, cx);
+        let change = self.core.copy.append(&record, ours, Pending::default());
+        self.core.submit(change, After::Write { since, version: head.last_update }, cx);
         self.requests.evict(self.core.cfg.contexts);
     }
 
@@ -308,7 +311,7 @@ impl Pg {
             let w = PgWrite {
                 pg: self.core.id,
                 ends: self.core.ends(*to),
-                epoch: self.core.interval.since,
+                epoch: self.core.interval().since,
                 run: active.run,
                 follows,
                 record: record.clone(),

@@ -928,9 +928,3 @@ fn a_member_that_begins_anew_leaves_the_undo_copies_of_other_pgs() {
     }
     assert!(kept > 0);
 }
-
-/// What is missing is forgotten at a restart: an old copy then counts as the newest.
-#[test]
-fn a_missing_set_that_is_not_stored_makes_copies_differ() {
-    fails_with("differs from", 20, |seed| restarts(seed, Some(Bug::MissingNotStored)).map(drop));
-}
