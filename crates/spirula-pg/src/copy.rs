@@ -75,16 +75,16 @@ impl Change {
 pub(crate) struct Pending(());
 
 impl Pending {
-    /// Both.
+    /// Both of them are pending: what stores the one stores the other.
     pub(crate) fn and(self, _: Self) -> Self {
         self
     }
 
-    /// Stored by the next [`PgCopy::save`], or by another verb that stores everything, in this
-    /// event or in a later one: until then a restart may forget it.
+    /// It is stored by the next [`PgCopy::save`], or by another verb that stores everything, in
+    /// this event or in a later one: until then a restart may forget it.
     pub(crate) fn saved_whole(self) {}
 
-    /// Stored by the next write, as what is in the PG's head or missing set is.
+    /// It is stored by the next write, as what is in the PG's head or missing set is.
     pub(crate) fn with_next_write(self) {}
 }
 
@@ -467,8 +467,8 @@ impl PgCopy {
 
     // ---- peering ----
 
-    /// Writes down the interval that ends before `view`, and begins the `next` one. Stored only
-    /// where there is a copy.
+    /// Writes down the interval that ends before `view`, and begins the `next` one. That is
+    /// stored only where there is a copy.
     pub(crate) fn close_interval(
         &mut self,
         next: Interval,
@@ -1002,8 +1002,8 @@ impl PgCopy {
         self.save()
     }
 
-    /// The store holds this and will never hold what came after: what is known of intervals
-    /// stays. What is to be stored anew, if there is a copy.
+    /// The store holds this and will never hold what came after; what is known of intervals stays.
+    /// The change stores that anew, if there is a copy.
     pub(crate) fn fall_back(&mut self, held: Self) -> Option<Change> {
         if !planted!(self.cfg, RefusedKept) {
             (self.info, self.log, self.missing) = (held.info, held.log, held.missing);

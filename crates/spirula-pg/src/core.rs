@@ -301,7 +301,7 @@ impl PgCore {
     }
 
     /// The interval is over, and the `next` one begins with `view`, or earlier where maps before it
-    /// were not seen. Stored where there is a copy.
+    /// were not seen. That is stored where there is a copy.
     pub(crate) fn next_interval(
         &mut self,
         next: Interval,

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
 //! | `core` | what all parts work on: identity, interval, the copy, and what of it is durable |
-//! | `copy` | **what is stored of a PG: info, log, missing set, history, and all that changes it** |
+//! | `copy` | **what is stored of a PG beside its objects, and all that changes it** |
 //! | `stored` | what is stored of that, and under which keys |
 //! | `pg` | the parts, dispatch, maps and intervals |
 //! | `intervals` | closed intervals, and who must be heard because of them |

@@ -8,7 +8,7 @@
 //! | `Parts` | what each member is given of the objects' changes | `backend` (pure) |
 //! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Pg::commit`] |
 //! | [`PgWrite`] | record and part, for one member: the message | [`Pg::commit`] |
-//! | [`Transaction`] | what one store does | [`PgCopy::append`](crate::copy::PgCopy::append), at the primary and at the others |
+//! | [`Transaction`] | what one store does | [`append`](crate::copy::PgCopy::append), everywhere |
 //!
 //! | file | subject |
 //! |---|---|
