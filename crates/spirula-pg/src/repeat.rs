@@ -85,6 +85,12 @@ pub(crate) struct Again {
 }
 
 impl Again {
+    /// What is open with an OSD whose link was renewed (`link`), or what has waited for long. The
+    /// first interval is `base_ms`.
+    pub fn new(link: Option<OsdId>, now_ms: u64, base_ms: u64) -> Self {
+        Self { link, now_ms, base_ms: base_ms.max(1) }
+    }
+
     /// Of those that owe an answer to `key`, to whom the question is repeated.
     pub fn whom(
         &self,
@@ -137,7 +143,7 @@ impl Pg {
         if planted!(self.core.cfg, LossUntold) {
             return;
         }
-        let again = Again { link, now_ms: cx.now.mono_ms, base_ms: self.core.cfg.retry_ms.max(1) };
+        let again = Again::new(link, cx.now.mono_ms, self.core.cfg.retry_ms);
         match &mut self.role {
             Role::Peering(_) => self.repeat_peering(again, cx),
             Role::Active(_) => {

@@ -29,7 +29,7 @@ impl Pg {
             return true;
         }
         let reached = match r.backfills.get(&osd) {
-            Some(b) => *relative <= b.started && !b.is_under_way(relative),
+            Some(b) => relative <= b.started() && !b.is_under_way(relative),
             None => a.peers.get(&osd).is_some_and(|p| *relative <= p.last_backfill),
         };
         reached && a.peers.get(&osd).is_some_and(|p| !p.missing.contains(relative))

@@ -19,6 +19,7 @@
 mod backfill;
 mod beside;
 pub(crate) mod copy;
+mod filling;
 mod lost;
 mod reserve;
 pub(crate) mod share;
@@ -178,6 +179,12 @@ fn lacks_of(item: &MissingItem) -> Dirty {
     if item.have == EVersion::default() { Dirty::All } else { item.dirty.clone() }
 }
 
+/// See [`Recovery::family_busy`].
+fn family_busy(ops: &BTreeMap<HObject, RecOp>, object: &HObject) -> bool {
+    let mut family = ops.range(object.family_start()..object.family_end());
+    family.any(|(o, op)| o != object && !op.is_sent())
+}
+
 impl Recovery {
     pub fn state(&self) -> PgState {
         let toofull = match self.too_full {
@@ -236,7 +243,7 @@ impl Recovery {
 
     /// Up to where the member has come that is furthest behind.
     pub fn first_backfill(&self) -> HObject {
-        self.backfills.values().map(|b| &b.started).min().cloned().unwrap_or_default()
+        self.backfills.values().map(Backfill::started).min().cloned().unwrap_or_default()
     }
 
     /// Is everything filled except what is unfound?
@@ -346,8 +353,7 @@ impl Recovery {
     /// Is a relative of this object under way, so that what they share could not be taken of it
     /// yet? What was sent whole comes to its targets before anything that is sent now.
     pub fn family_busy(&self, object: &HObject) -> bool {
-        let family = self.ops.range(object.family_start()..object.family_end());
-        family.into_iter().any(|(o, op)| o != object && !op.is_sent())
+        family_busy(&self.ops, object)
     }
 
     /// Are relatives of this object under way that do not wait themselves?
@@ -379,7 +385,7 @@ impl Recovery {
 
     /// Up to where the backfill of a member has come.
     pub fn started(&self, osd: Peer) -> Option<&HObject> {
-        self.backfills.get(&osd).map(|b| &b.started)
+        self.backfills.get(&osd).map(Backfill::started)
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 const COUNTS: &[(Count, &str, usize)] = &[
     (Count::Files("impl Pg {"), "spirula-pg", 30),
     (Count::Files("impl OsdCore {"), "spirula-osd", 20),
-    (Count::OpenFields, "spirula-pg", 207),
+    (Count::OpenFields, "spirula-pg", 206),
     (Count::OpenFields, "spirula-osd", 88),
     (Count::OpenFields, "spirula-mon", 133),
     (Count::OpenFields, "spirula-store", 223),
