@@ -7,7 +7,9 @@ use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_pg::exec::Timeouts;
 use spirula_pg::{ClientOp, Patience, PgEvent};
-use spirula_types::{AddrVec, EntityAddr, EntityName, ObjectLocator, OsdId, Peer, ReqId, SpgId};
+use spirula_types::{
+    AddrVec, EntityAddr, EntityName, Epoch, ObjectLocator, OsdId, Peer, ReqId, SpgId,
+};
 use std::sync::Arc;
 
 /// Whoever asks by hand, and of whom.
@@ -18,6 +20,8 @@ pub struct Hand {
     pub patience: Patience,
     /// Which object.
     pub object: usize,
+    /// The map that it has, if not the newest.
+    pub epoch: Option<Epoch>,
     /// The snapshots of the context, newest first.
     pub snaps: Vec<u64>,
     next: u64,
@@ -35,6 +39,7 @@ impl Hand {
             id,
             patience: Patience::Endless,
             object: 0,
+            epoch: None,
             snaps: Vec::new(),
             next,
         }
@@ -71,7 +76,7 @@ impl Hand {
         let locator =
             ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
-        (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
+        (msg.epoch, msg.flags) = (self.epoch.unwrap_or(self.w.map().epoch), flags);
         (msg.snap_seq, msg.snaps) = (self.snaps.first().copied().unwrap_or(0), self.snaps.clone());
         let reqid = ReqId { name: Self::name(conn), tid: before.unwrap_or(op), inc: 0 };
         let (addrs, patience, timeouts) =

@@ -27,6 +27,7 @@ mod scenarios;
 mod shards;
 mod sharing;
 mod store;
+mod transcripts;
 mod watches;
 mod world;
 

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Target};
 use crate::store::{BLOCK, Store};
+use crate::transcripts::Script;
 use spirula_encoding::{UTime, from_slice};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_messages::Body;
@@ -474,6 +475,10 @@ pub struct World {
     merged_at: Epoch,
     steps: u64,
     pub trace: bool,
+    /// What happens is written down.
+    pub script: Option<Script>,
+    /// Notifications that watchers were told.
+    pub notified: Vec<u64>,
     pub stats: BTreeMap<&'static str, u64>,
 }
 
@@ -542,6 +547,8 @@ impl World {
             merged_at: 0,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
+            script: None,
+            notified: Vec::new(),
             stats: BTreeMap::new(),
         };
         for id in 0..osds as OsdId {
@@ -1005,6 +1012,9 @@ impl World {
                 self.perform(id, s, out);
             }
             self.note("folds");
+            if let Some(s) = &mut self.script {
+                s.does(id, t, "its copy is merged with its other half's");
+            }
             self.perform(id, t, out);
         }
     }
@@ -1036,6 +1046,9 @@ impl World {
                 node.pgs.insert(c.id(), c);
             }
             self.note("splits");
+            if let Some(s) = &mut self.script {
+                s.does(id, pg, &format!("its copy is split for {} PGs", map.pg_num));
+            }
             self.perform(id, pg, out);
         }
     }
@@ -1052,14 +1065,31 @@ impl World {
             let Some(p) = node.pgs.get_mut(&pg) else { return };
             let mut out = Vec::new();
             let newest = p.look().map(|l| l.log.head()).unwrap_or_default();
+            if let Some(s) = &mut self.script {
+                s.begins(id, pg, &e);
+            }
             p.handle(now, e, &node.store, &node.leases, &mut out);
             if p.look().is_some_and(|l| newest > l.log.tail() && l.log.at(newest).is_none()) {
                 self.note("entries taken back");
             }
-            if self.perform(id, pg, out) {
+            let goes_on = self.perform(id, pg, out);
+            if let Some(s) = &mut self.script {
+                let pgs = &self.nodes[id as usize].pgs;
+                s.ends(id, pg, &pgs.get(&pg).map(|p| p.state().0.to_string()).unwrap_or_default());
+            }
+            if goes_on {
                 next = Some(PgEvent::Continue);
             }
         }
+    }
+
+    /// The state of each PG of each OSD.
+    pub fn states(&self) -> BTreeMap<(OsdId, SpgId), String> {
+        let of = |n: &Node| {
+            let all = n.pgs.iter().map(|(pg, p)| ((n.id, *pg), p.state().0.to_string()));
+            all.collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(of).collect()
     }
 
     /// Performs effects; true if `Continue` was asked for.
@@ -1071,6 +1101,9 @@ impl World {
             {
                 let text = format!("{e:?}");
                 println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(2600)]);
+            }
+            if let Some(s) = &mut self.script {
+                s.wants(pg, &e);
             }
             let node = &mut self.nodes[id as usize];
             let epoch = node.epoch;
@@ -1133,7 +1166,10 @@ impl World {
                 PgEffect::Repaired => self.note("copies repaired"),
                 // Sources of copies are silent here.
                 PgEffect::Fetch(op, _) => drop(self.wanted.insert(op)),
-                PgEffect::Tell(..) => self.note("watchers told"),
+                PgEffect::Tell(_, n) => {
+                    self.notified.push(n.notify_id);
+                    self.note("watchers told");
+                }
                 PgEffect::ShareMap(conn, _) => {
                     // Whoever asks by hand asks by the newest one.
                     let client = conn as usize;
@@ -1521,6 +1557,11 @@ impl World {
             return false;
         }
         let link = links[self.rng.below(links.len())];
+        self.deliver_of(link)
+    }
+
+    /// Delivers the first message of a link.
+    fn deliver_of(&mut self, link: (End, End)) -> bool {
         let Some((boot, wire)) = self.net.get_mut(&link).and_then(VecDeque::pop_front) else {
             return false;
         };
@@ -1665,6 +1706,64 @@ impl World {
             self.send_client_op(client, tid, attempt, &target, msg);
         }
         self.note("reconnects");
+    }
+
+    // ---- in order ----
+
+    /// Everything that is due happens once, in an order that is always the same; no time passes.
+    /// False if nothing was due.
+    pub fn round(&mut self) -> bool {
+        let mut any = false;
+        for id in 0..self.nodes.len() as OsdId {
+            if !self.nodes[id as usize].alive {
+                continue;
+            }
+            let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
+            if have < newest && self.nodes[id as usize].blind_until <= self.now {
+                self.give_map(id, have + 1);
+                any = true;
+            }
+            while let Some((pg, e)) = self.nodes[id as usize].local.pop_front() {
+                self.event(id, pg, e);
+                any = true;
+            }
+            while let Some((pg, token)) = self.nodes[id as usize].store.commit_one() {
+                if pg.pg.pool == POOL {
+                    self.event(id, pg, PgEvent::Committed(token));
+                }
+                any = true;
+            }
+        }
+        let now = self.now;
+        let ready = |l: &(End, End)| self.slow.get(l).is_none_or(|t| *t <= now);
+        let links: Vec<(End, End)> =
+            self.net.iter().filter(|(l, q)| !q.is_empty() && ready(l)).map(|(l, _)| *l).collect();
+        for link in links {
+            any |= self.deliver_of(link);
+        }
+        any
+    }
+
+    /// All OSDs that are up ping each other.
+    pub fn ping_all(&mut self) {
+        let started = |n: &Node| n.alive && n.started;
+        let ids: Vec<OsdId> = self.nodes.iter().filter(|n| started(n)).map(|n| n.id).collect();
+        for from in ids {
+            for to in (0..self.nodes.len() as OsdId).filter(|to| *to != from) {
+                let sent = self.now;
+                self.send_osd(from, to, Wire::Ping { sent });
+            }
+        }
+    }
+
+    /// All PGs hear that time passed.
+    pub fn tick_all(&mut self) {
+        for id in 0..self.nodes.len() as OsdId {
+            if self.nodes[id as usize].alive {
+                let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+                pgs.into_iter().for_each(|pg| self.event(id, pg, PgEvent::Tick));
+            }
+        }
     }
 
     // ---- steps ----
