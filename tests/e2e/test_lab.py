@@ -384,7 +384,7 @@ class LabAll(Case):
         p.wait()
         assert mounts(), 'nobody undid it'
         r = self.c.spirula(*words[1:], os.path.join(self.scratch, 'image-next'), '--samples', '1', '--iterations', '1', timeout=900)
-        assert 'mysql,  4 users' in r.out and not mounts() and 'db/one' not in self.c.spirula('mapped').out, r
+        assert 'mysql,  4 users' in r.out and not mounts() and 'db/one' not in self.c.spirula('image', 'ls').out, r
         with open(os.path.join(self.scratch, 'image-next', 'result.json')) as f:
             v = json.load(f)
         assert v['cluster']['fsid'] and v['runs'][0]['used']['daemons'], v
@@ -393,10 +393,10 @@ class LabAll(Case):
         fsid = self.c.ceph('fsid').out.strip()
         assert not os.path.exists(f'/run/spirula/bench/{fsid}-db@none'), 'nothing of it stays'
         # Whoever has it, mapped or opened by librbd, watches it; who asks to measure in it is told, and it stays as it is.
-        device = self.c.spirula('map', 'db/one', '--dir', self.c.dir, '--conf', os.path.join(self.c.dir, 'ceph.conf')).out.strip()
+        device = self.c.spirula('image', 'map', 'db/one', '--dir', self.c.dir, '--conf', os.path.join(self.c.dir, 'ceph.conf')).out.strip()
         r = self.c.spirula('bench', 'mysql', '--image', 'db/one', '--dir', self.c.dir, check=False)
-        assert r.code == 1 and 'in use by client.' in r.err and not mounts() and device in self.c.spirula('mapped').out, r
-        self.c.spirula('unmap', device)
+        assert r.code == 1 and 'in use by client.' in r.err and not mounts() and device in self.c.spirula('image', 'ls').out, r
+        self.c.spirula('image', 'unmap', device)
         assert self.c.spirula('bench', 'mysql', '--image', 'none', '--dir', self.c.dir, check=False).code == 2
 
     def test_4_a_network_between_hosts(self):

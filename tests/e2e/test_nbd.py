@@ -475,13 +475,13 @@ class Nbd(Served):
             raise Skip('needs root, /dev/fuse and loop devices')
         self.rbd('create', 'm', '--size', '128M')
         at = ['--conf', self.c.conf, '--dir', self.c.dir]
-        assert 'no such image' in self.c.spirula('map', 'rbd/nothing', *at, check=False).err
-        device = self.c.spirula('map', 'rbd/m', *at).out.strip()
+        assert 'no such image' in self.c.spirula('image', 'map', 'rbd/nothing', *at, check=False).err
+        device = self.c.spirula('image', 'map', 'rbd/m', *at).out.strip()
         folder = os.path.join(self.scratch, 'mnt')
         os.mkdir(folder)
         data = os.urandom(20 * MB)
         try:
-            assert f'rbd/m\t{device}' in self.c.spirula('mapped').out
+            assert f'rbd/m\t{device}' in self.c.spirula('image', 'ls').out
             subprocess.run(['mkfs.ext4', '-q', device], check=True, timeout=200)
             subprocess.run(['mount', device, folder], check=True)
             try:
@@ -490,7 +490,7 @@ class Nbd(Served):
                     f.flush()
                     os.fsync(f.fileno())
                 # A device that is in use stays.
-                assert 'in use' in self.c.spirula('unmap', device, check=False).err
+                assert 'in use' in self.c.spirula('image', 'unmap', device, check=False).err
                 # An OSD goes meanwhile.
                 self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
                 with open(os.path.join(folder, 'other'), 'wb') as f:
@@ -499,13 +499,13 @@ class Nbd(Served):
                 subprocess.run(['umount', folder], check=True)
                 self.c.spirula('osd', 'start', '1', '--dir', self.c.dir, check=False)
         finally:
-            self.c.spirula('unmap', 'rbd/m')
+            self.c.spirula('image', 'unmap', 'rbd/m')
         # Its device may be another class's by now.
         assert 'rbd/m\t' not in self.c.spirula('mapped').out
-        assert self.c.spirula('unmap', 'rbd/m', check=False).code == 3
+        assert self.c.spirula('image', 'unmap', 'rbd/m', check=False).code == 3
         assert json.loads(self.rbd('lock', 'ls', 'm', '--format', 'json').out) == []
         self.whole('m')
-        device = self.c.spirula('map', 'rbd/m', '--read-only', *at).out.strip()
+        device = self.c.spirula('image', 'map', 'rbd/m', '--read-only', *at).out.strip()
         try:
             subprocess.run(['fsck.ext4', '-fn', device], check=True, timeout=200, capture_output=True)
             subprocess.run(['mount', '-o', 'ro', device, folder], check=True)
@@ -515,7 +515,7 @@ class Nbd(Served):
             finally:
                 subprocess.run(['umount', folder], check=True)
         finally:
-            self.c.spirula('unmap', device)
+            self.c.spirula('image', 'unmap', device)
 
 
 # librbd wants the lock again and again, while the server does.

@@ -1,11 +1,11 @@
 //! An image as a directory, for as long as something is measured in it: mapped by this program
-//! (`spirula map`, which any Ceph lets in), given an ext4 where it holds nothing, mounted.
+//! (`spirula image map`, which any Ceph lets in), given an ext4 where it holds nothing, mounted.
 //!
 //! It is mounted in a place below [`PLACES`] that follows from cluster and image. So what a run
 //! left that was killed is found there by the next one, and undone first: two mounts of one image
 //! would destroy what is on it. A run that goes on is known by its lock beside that place. Whoever
 //! else uses the image, here or on another machine, watches its header, as librbd, the kernel and
-//! `spirula map` do: an image that is watched is refused. Only who may not watch is not seen, a
+//! `spirula image map` do: an image that is watched is refused. Only who may not watch is not seen, a
 //! reader without the right to; and nobody is stopped from opening it later. Only what holds
 //! nothing but zeros, to its end, is given a file system: nothing says of other data that it begins
 //! early.
@@ -114,7 +114,7 @@ fn undo(at: &Path, device: &str) -> Result<()> {
         outcome = tool("umount", &[&path]);
     }
     outcome?;
-    tool(&own()?, &["unmap", device])?;
+    tool(&own()?, &["image", "unmap", device])?;
     // A place that is not empty is somebody's.
     let _ = fs::remove_dir(at);
     Ok(())
@@ -170,7 +170,7 @@ fn refuse_used(session: &Session, image: &str, grace: Duration) -> Result<()> {
             bail!(
                 "{image} is in use by {}: two that write to one file system destroy it; give an \
                     image that nothing else uses \
-                 ('spirula mapped' says what is mapped here; a client that was killed is forgotten \
+                 ('spirula image ls' says what is mapped here; a client that was killed is forgotten \
                  after 30 s)",
                 by.join(", ")
             );
@@ -214,8 +214,10 @@ impl Mounted {
         let conf = fs::canonicalize(conf).with_context(|| format!("look at {}", conf.display()))?;
         let dir = conf.parent().unwrap_or(Path::new("/"));
         let (conf, dir) = (conf.display().to_string(), dir.display().to_string());
-        let device =
-            tool(&own()?, &["map", image, "--conf", &conf, "--dir", &dir, "--id", &way.user])?;
+        let device = tool(
+            &own()?,
+            &["image", "map", image, "--conf", &conf, "--dir", &dir, "--id", &way.user],
+        )?;
         // From here on it is unmapped whatever happens.
         let mounted = Self { at, device, _lock: lock };
         fs::create_dir_all(&mounted.at)
@@ -241,7 +243,7 @@ impl Drop for Mounted {
         if undo(&self.at, &self.device).is_err()
             && let Ok(own) = own()
         {
-            let _ = tool(&own, &["unmap", &self.device]);
+            let _ = tool(&own, &["image", "unmap", &self.device]);
             let _ = fs::remove_dir(&self.at);
         }
     }

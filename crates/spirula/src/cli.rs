@@ -8,7 +8,7 @@ use crate::{
     backup, block, control, found, join, local, options, osd_prepare, process, status, store_cmd,
     up,
 };
-use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use spirula_store::IoChoice;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -24,6 +24,19 @@ pub struct Args {
     #[command(subcommand)]
     command: Command,
 }
+
+/// Columns of what is printed.
+const COLUMNS: usize = 100;
+
+/// The groups in which 'spirula --help' shows the commands: each stands in one.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("One machine", &["up", "down", "status", "backup"]),
+    ("Hosts", &["create", "join", "token", "host"]),
+    ("Daemons", &["mon", "mgr", "osd", "store"]),
+    ("Images", &["image", "nbd"]),
+    ("Lab", &["bench", "drill", "report"]),
+    ("Tools", &["completions", "man", "help"]),
+];
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -81,12 +94,9 @@ enum Command {
     /// Ceph
     #[command(subcommand)]
     Nbd(NbdCommand),
-    /// Make a block device of an image, through FUSE and a loop device, and print its name
-    Map(block::map::MapArgs),
-    /// Take such a device away
-    Unmap(block::map::UnmapArgs),
-    /// List such devices
-    Mapped,
+    /// Make block devices of images, through FUSE and a loop device, or take them away
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Print shell completions, for example: spirula completions bash >
     /// /etc/bash_completion.d/spirula
     Completions {
@@ -99,6 +109,26 @@ enum Command {
         /// The directory; created if missing
         dir: PathBuf,
     },
+    /// As 'spirula image map'
+    #[command(hide = true)]
+    Map(block::map::MapArgs),
+    /// As 'spirula image unmap'
+    #[command(hide = true)]
+    Unmap(block::map::UnmapArgs),
+    /// As 'spirula image ls'
+    #[command(hide = true)]
+    Mapped,
+}
+
+/// `spirula image …`.
+#[derive(Debug, Subcommand)]
+enum ImageCommand {
+    /// Make a block device of an image, and print its name
+    Map(block::map::MapArgs),
+    /// Take such a device away
+    Unmap(block::map::UnmapArgs),
+    /// List such devices, each with its image
+    Ls,
 }
 
 /// Arguments of `spirula up`.
@@ -483,7 +513,53 @@ pub fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     options::expand_args(words, &own)
 }
 
+/// The commands in their groups, each with its first sentence.
+fn grouped(program: &clap::Command) -> String {
+    let mut out = String::new();
+    let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|n| n.len()).max().unwrap_or(0);
+    for (group, names) in GROUPS {
+        out.push_str(&format!("{group}:\n"));
+        for name in *names {
+            let about = program.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map_or_else(
+                || "Print this, or what a command takes".to_owned(),
+                ToString::to_string,
+            );
+            let (mut line, below) = (format!("  {name:width$} "), " ".repeat(width + 3));
+            for word in about.split_whitespace() {
+                if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+                    out.push_str(&line);
+                    out.push('\n');
+                    line = below.clone();
+                }
+                line.push(' ');
+                line.push_str(word);
+            }
+            out.push_str(&line);
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    out
+}
+
 impl Args {
+    /// The definition of the command line.
+    pub fn program() -> clap::Command {
+        let program = Self::command();
+        let commands = grouped(&program);
+        program.help_template(format!(
+            "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{commands}Options:\n{{options}}\
+             {{after-help}}"
+        ))
+    }
+
+    /// What these words ask for. What is wrong with them, or asks for help, ends the process.
+    pub fn of(words: Vec<OsString>) -> Self {
+        let matches = Self::program().get_matches_from(words);
+        Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+
     /// Does what was asked.
     ///
     /// # Errors
@@ -522,20 +598,20 @@ impl Args {
             Command::Store { command } => store_cmd::run(&command),
             Command::Osd { command: None, daemon } => process::run(process::Kind::Osd, &daemon),
             Command::Nbd(NbdCommand::Serve(a)) => block::nbd::serve(&a),
-            Command::Map(a) => block::map::map(&a),
-            Command::Unmap(a) => block::map::unmap(&a),
-            Command::Mapped => {
+            Command::Map(a) | Command::Image(ImageCommand::Map(a)) => block::map::map(&a),
+            Command::Unmap(a) | Command::Image(ImageCommand::Unmap(a)) => block::map::unmap(&a),
+            Command::Mapped | Command::Image(ImageCommand::Ls) => {
                 block::map::mapped();
                 Ok(())
             }
             Command::Completions { shell } => {
                 // Into memory first: the generator panics when nobody reads what it writes.
                 let mut text = Vec::new();
-                clap_complete::generate(shell, &mut Self::command(), "spirula", &mut text);
+                clap_complete::generate(shell, &mut Self::program(), "spirula", &mut text);
                 crate::quiet::bytes(&text);
                 Ok(())
             }
-            Command::Man { dir } => crate::man::write(Self::command(), &dir),
+            Command::Man { dir } => crate::man::write(Self::program(), &dir),
         }
     }
 }
@@ -546,7 +622,45 @@ mod tests {
 
     #[test]
     fn command_line_definition_is_consistent() {
-        Args::command().debug_assert();
+        Args::program().debug_assert();
+    }
+
+    #[test]
+    fn each_command_that_is_shown_stands_in_one_group() {
+        let program = Args::program();
+        let mut shown: Vec<&str> = program
+            .get_subcommands()
+            .filter(|c| !c.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        shown.push("help");
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, n)| *n).copied().collect();
+        (shown.sort_unstable(), grouped.sort_unstable());
+        assert_eq!(shown, grouped);
+        let help = program.clone().render_help().to_string();
+        for c in program.get_subcommands().filter(|c| !c.is_hide_set()) {
+            let about = c.get_about().expect("each says what it does").to_string();
+            let first: Vec<&str> = about.split_whitespace().take(4).collect();
+            assert!(help.contains(&first.join(" ")), "{help}");
+        }
+        assert!(help.contains("--version") && help.contains("Exit codes"), "{help}");
+        assert!(help.lines().all(|l| l.chars().count() <= COLUMNS), "{help}");
+    }
+
+    #[test]
+    fn old_names_of_commands_do_the_same() {
+        for (old, new) in [
+            (vec!["unmap", "/dev/loop3"], vec!["image", "unmap", "/dev/loop3"]),
+            (vec!["map", "rbd/a", "--conf", "c"], vec!["image", "map", "rbd/a", "--conf", "c"]),
+            (vec!["mapped"], vec!["image", "ls"]),
+        ] {
+            let parse = |words: &[&str]| {
+                let words = std::iter::once(&"spirula").chain(words);
+                format!("{:?}", Args::try_parse_from(words).unwrap().command)
+            };
+            let inner = |s: String| s[s.find("Args").unwrap_or(s.len())..].replace("))", ")");
+            assert_eq!(inner(parse(&old)), inner(parse(&new)));
+        }
     }
 
     #[test]

@@ -44,7 +44,6 @@ mod status;
 mod store_cmd;
 mod up;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 /// `println!` for commands whose reader may leave.
@@ -74,7 +73,7 @@ fn main() -> ExitCode {
     memory::without_huge_pages();
     guard::raise_descriptors();
     let args = match cli::expanded(std::env::args_os().collect()) {
-        Ok(words) => cli::Args::parse_from(words),
+        Ok(words) => cli::Args::of(words),
         Err(why) => {
             eprintln!("spirula: {why}");
             return ExitCode::from(2);

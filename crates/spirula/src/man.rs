@@ -39,17 +39,16 @@ pub fn write(program: clap::Command, dir: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn every_command_has_a_page_that_all_may_read() {
         let dir = std::env::temp_dir().join(format!("spirula-man-{}", std::process::id()));
-        super::write(crate::cli::Args::command(), &dir).unwrap();
+        super::write(crate::cli::Args::program(), &dir).unwrap();
         let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
         assert!(page("spirula.1").contains("spirula\\-up(1)"));
         assert!(page("spirula-osd-prepare.1").contains("journal\\-device"));
-        for command in crate::cli::Args::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+        for command in crate::cli::Args::program().get_subcommands().filter(|c| !c.is_hide_set()) {
             let path = dir.join(format!("spirula-{}.1", command.get_name()));
             assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o644);
         }

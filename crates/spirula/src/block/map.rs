@@ -1,4 +1,4 @@
-//! `spirula map`, `unmap`, `mapped`: an image as a block device, where the kernel has neither rbd
+//! `spirula image map`, `unmap`, `ls`: an image as a block device, where the kernel has neither rbd
 //! nor nbd.
 //!
 //! A process in the background serves the image as a file ([`super::fuse`]), and a loop device
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Arguments of `spirula map`.
+/// Arguments of `spirula image map`.
 #[derive(Debug, Clone, ClapArgs)]
 #[command(
     after_help = "Needs root, /dev/fuse and a loop device. Where the kernel has rbd or nbd, 'rbd \
@@ -51,7 +51,7 @@ pub struct MapArgs {
     serve_in: Option<PathBuf>,
 }
 
-/// Arguments of `spirula unmap`.
+/// Arguments of `spirula image unmap`.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct UnmapArgs {
     /// The device, or the image
@@ -85,7 +85,7 @@ fn wait<T>(mut until: impl FnMut() -> Option<T>) -> Option<T> {
 /// A new directory.
 fn new_place() -> anyhow::Result<PathBuf> {
     fs::create_dir_all(PLACES)
-        .with_context(|| format!("create {PLACES}; 'spirula map' needs root"))?;
+        .with_context(|| format!("create {PLACES}; 'spirula image map' needs root"))?;
     for n in 0..u32::MAX {
         let path = Path::new(PLACES).join(n.to_string());
         match fs::create_dir(&path) {
@@ -97,7 +97,7 @@ fn new_place() -> anyhow::Result<PathBuf> {
     bail!("{PLACES} is full")
 }
 
-/// `spirula map`: prints the device.
+/// `spirula image map`: prints the device.
 ///
 /// # Errors
 /// When the image cannot be opened, or the kernel lacks something.
@@ -239,7 +239,7 @@ fn places() -> Vec<(PathBuf, Value)> {
     found
 }
 
-/// `spirula mapped`: each image with its device.
+/// `spirula image ls`: each image with its device.
 pub fn mapped() {
     for (_, v) in places() {
         let text = |name: &str| v[name].as_str().unwrap_or("?").to_owned();
@@ -274,7 +274,7 @@ fn is_used(device: &str) -> bool {
     holders > 0 || mounts.lines().any(first) || swaps.lines().any(first)
 }
 
-/// `spirula unmap`: when it returns, all that was written is durable and the image's lock is free.
+/// `spirula image unmap`: when it returns, all that was written is durable and the image's lock is free.
 ///
 /// # Errors
 /// When nothing such is mapped, or somebody uses it.
@@ -288,7 +288,7 @@ pub fn unmap(args: &UnmapArgs) -> anyhow::Result<()> {
     found.sort_by_key(|(place, v)| !shows(v["device"].as_str().unwrap_or_default(), place));
     let Some((place, v)) = found.into_iter().next() else {
         return Err(crate::Unmet(format!(
-            "{} is not mapped; 'spirula mapped' says what is",
+            "{} is not mapped; 'spirula image ls' says what is",
             args.what
         ))
         .into());

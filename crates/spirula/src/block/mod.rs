@@ -1,4 +1,4 @@
-//! Block images for those who do not have Ceph's client: `spirula nbd serve`, `spirula map`.
+//! Block images for those who do not have Ceph's client: `spirula nbd serve`, `spirula image map`.
 //!
 //! * [`rados`]: a client of the cluster, in one thread
 //! * [`nbd`]: images served by the protocol NBD
