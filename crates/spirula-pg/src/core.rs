@@ -7,7 +7,7 @@
 //! here, and have it stored, in the same event.
 
 use crate::api::{MapView, PeerMsg, PgConfig, PgEffect, Token};
-use crate::copy::{Change, PgCopy, Reader, Spoilt};
+use crate::copy::{Change, PgCopy, Reader};
 use crate::erasure::Shape;
 use crate::intervals::Interval;
 use crate::log::PgLog;
@@ -46,9 +46,6 @@ pub(crate) struct PgCore {
     next_token: Token,
     after: VecDeque<(Token, After)>,
     next_seq: u64,
-    /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if
-    /// it is known.
-    pub(crate) rotten: BTreeMap<HObject, (EVersion, Option<u64>)>,
     /// What cannot happen has happened, see `invariant!`.
     pub(crate) broken: bool,
     /// When it was said last, and when it had its consequence.
@@ -90,7 +87,6 @@ impl PgCore {
             next_token: 1,
             after: VecDeque::new(),
             next_seq: 1,
-            rotten: BTreeMap::new(),
             broken: false,
             broken_ms: 0,
         }
@@ -313,11 +309,6 @@ impl PgCore {
         if let Some(change) = self.copy.close_interval(next, view, old) {
             self.submit(change, After::Nothing, cx);
         }
-    }
-
-    /// These are lacked here since the log was taken over, which the primary does not know.
-    pub(crate) fn note_spoilt(&mut self, spoilt: Spoilt) {
-        self.rotten.extend(spoilt.into_iter().map(|(object, version)| (object, (version, None))));
     }
 
     /// Adds to what is submitted instead of a transaction that the store refused.

@@ -26,6 +26,7 @@
 //! | `repair` | copies that turn out to be bad |
 //! | `mail` | messages of peers that wait for a map or a read |
 //! | `member` | answering a primary: infos, logs, recovery, activation, deletion |
+//! | `replica` | what a member owes its primary |
 //! | `repeat` | **why nothing that is lost between two OSDs is waited for** |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
@@ -99,6 +100,7 @@ mod query;
 mod recovery;
 mod repair;
 mod repeat;
+mod replica;
 mod requests;
 mod scrub;
 pub mod shard;

@@ -4,14 +4,15 @@
 //! Every answer that claims something about the store is sent when that is durable.
 
 use crate::api::{PeerMsg, PgEffect};
-use crate::copy::{Change, History};
+use crate::copy::{Change, History, Spoilt};
 use crate::erasure::undo;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, Prefetch, ReadError, pg_end, pg_start};
 use crate::log::LogEntry;
 use crate::peering::removals;
-use crate::pg::{After, Cx, Pg, Role, Step, has_range};
+use crate::pg::{After, Cx, Pg, Removing, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
 use crate::recovery::share::{Family, Relative, Way};
+use crate::replica::Replica;
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
     CtlBody, Ends, LogUpdate, PastInterval, PgCtl, PgInfo, PgTxn, TxnKind,
@@ -73,17 +74,25 @@ impl Pg {
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
             CtlBody::ReadShard { .. } => self.on_read_shard(from, ctl, cx),
             CtlBody::Progress { last_backfill, follows } => {
-                if self.has_come(from, follows, cx) {
+                if self.has_come(follows, cx) {
                     self.on_progress(from, last_backfill, cx);
                 }
             }
             CtlBody::Reserve { seq, backfill } => {
-                self.target.on_reserve(&self.core, from, seq, backfill, cx)
+                // One that is no member any more says so by calling, and is activated anew.
+                if let Role::Replica(r) = &mut self.role {
+                    r.target.on_reserve(&self.core, from, seq, backfill, cx);
+                }
             }
-            CtlBody::Release { seq } => self.target.on_release(&self.core, from, seq, cx),
+            CtlBody::Release { seq } => {
+                if let Role::Replica(r) = &mut self.role {
+                    r.target.on_release(seq, cx);
+                }
+                self.core.send(from, CtlBody::Released { seq }, cx);
+            }
             CtlBody::RottenAck { object, version } => {
-                if self.core.rotten.get(&object).is_some_and(|(told, _)| *told <= version) {
-                    self.core.rotten.remove(&object);
+                if let Role::Replica(r) = &mut self.role {
+                    r.rotten_is_heard(&object, version);
                 }
             }
             CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
@@ -142,44 +151,56 @@ impl Pg {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             TxnKind::Shard => self.on_shard(from, t, cx),
-            TxnKind::Push if !matches!(self.role, Role::Replica { primary, .. } if primary == from) =>
-            {
-                tracing::debug!(pg = %self.core.id, %from, "push without activation ignored");
-            }
-            TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
-            // It is sent again until there is room. The store would refuse it, and what makes room
-            // would wait behind it.
-            TxnKind::Push if !cx.reader.takes_data(t.payload.len() as u64) => {
-                tracing::debug!(pg = %self.core.id, %from, "no room for a push");
-            }
-            // Repeated while it is on its way to the disk: it has one answer.
-            TxnKind::Push if self.pushes.get(t.seq).is_some() => {
-                if self.pushes.get(t.seq) == Some(true) {
-                    self.core.send(from, CtlBody::PushAck { seq: t.seq }, cx);
-                }
-            }
-            TxnKind::Push if self.mail.follow(from, &t) => {}
-            TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
-                Ok(txn)
-                    if txn.objects.iter().any(|u| self.pushes.is_overtaken(t.seq, &u.object)) => {}
-                Ok(txn) => {
-                    match self.may_share(&txn, &t.beside, cx) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx);
-                        }
-                        Err(what) => {
-                            return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx);
-                        }
-                    }
-                    txn.objects.iter().for_each(|u| self.pushes.applied(t.seq, u.object.clone()));
-                    let after =
-                        After::Pushed { since: self.core.interval().since, to: from, seq: t.seq };
-                    self.apply_piece(txn, t.next.is_none(), after, cx);
-                }
-                Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "read push"),
+            TxnKind::Push => match &self.role {
+                Role::Replica(r) if r.primary() == from => self.on_push(from, t, cx),
+                _ => tracing::debug!(pg = %self.core.id, %from, "push without activation ignored"),
             },
         }
+    }
+
+    /// Member: a piece of an object's copy.
+    fn on_push(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
+        if !self.has_come(t.follows, cx) {
+            return;
+        }
+        if !cx.reader.takes_data(t.payload.len() as u64) {
+            // It is sent again until there is room. The store would refuse it, and what makes room
+            // would wait behind it.
+            tracing::debug!(pg = %self.core.id, %from, "no room for a push");
+            return;
+        }
+        let Role::Replica(r) = &self.role else { return };
+        if let Some(durable) = r.pushes.get(t.seq) {
+            // Repeated while it is on its way to the disk: it has one answer.
+            if durable {
+                self.core.send(from, CtlBody::PushAck { seq: t.seq }, cx);
+            }
+            return;
+        }
+        if self.mail.follow(from, &t) {
+            return;
+        }
+        let txn = match Transaction::join(&t.header, &t.payload) {
+            Ok(txn) => txn,
+            Err(e) => {
+                return tracing::error!(pg = %self.core.id, %from, error = %e, "read push");
+            }
+        };
+        if txn.objects.iter().any(|u| r.pushes.is_overtaken(t.seq, &u.object)) {
+            return;
+        }
+        match self.may_share(&txn, &t.beside, cx) {
+            Ok(true) => {}
+            Ok(false) => return self.core.send(from, CtlBody::PushRefused { seq: t.seq }, cx),
+            Err(what) => {
+                return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx);
+            }
+        }
+        if let Role::Replica(r) = &mut self.role {
+            txn.objects.iter().for_each(|u| r.pushes.applied(t.seq, u.object.clone()));
+        }
+        let after = After::Pushed { since: self.core.interval().since, to: from, seq: t.seq };
+        self.apply_piece(txn, t.next.is_none(), after, cx);
     }
 
     /// Can what a push brings take ranges of these here? Not what replaces a bad copy: the bad
@@ -224,7 +245,9 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) {
         for u in txn.objects.iter().filter(|_| last) {
-            self.core.rotten.remove(&u.object);
+            if let Role::Replica(r) = &mut self.role {
+                r.is_replaced(&u.object);
+            }
             let leads = matches!(self.role, Role::Active(_));
             self.repairs.own_copy_replaced(&self.core, leads, &u.object, cx);
         }
@@ -385,7 +408,7 @@ impl Pg {
 
     fn on_progress(&mut self, from: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
         let Some(info) = self.core.info() else { return };
-        if !matches!(self.role, Role::Replica { .. }) {
+        if !matches!(self.role, Role::Replica(_)) {
             return;
         }
         let news = (last_backfill > info.last_backfill).then(|| last_backfill.clone());
@@ -409,12 +432,12 @@ impl Pg {
         (log, fresh): (LogUpdate, bool),
         cx: &mut Cx<'_>,
     ) {
-        if let Role::Replica { run: last, .. } = self.role
-            && run <= last
+        if let Role::Replica(r) = &self.role
+            && run <= r.run()
         {
             // Repeated: it may have taken writes since.
             let msg = After::Send(from, self.core.ctl(from, CtlBody::Activated { run }));
-            if run == last && !self.core.will(&msg) {
+            if run == r.run() && !self.core.will(&msg) {
                 self.when_durable(msg, cx);
             }
             return;
@@ -439,21 +462,23 @@ impl Pg {
                 return;
             }
         };
-        self.core.rotten.clear();
-        // The primary has heard what is known of it, also from us.
+        if let Role::Replica(r) = &mut self.role {
+            r.forget_rotten();
+        }
         let until = |left: u32| cx.now.mono_ms + u64::from(left);
         let readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
         self.core.copy.read_by(readers).saved_whole();
         match self.take_update(&told, past, log, remains, cx) {
-            Ok(change) => {
-                self.target.clear(cx);
-                let lacks = self.core.rotten.clone();
-                self.role = Role::Replica { primary: from, run, gap: None };
+            Ok((change, spoilt)) => {
+                let mut r = Box::new(Replica::new(from, run));
+                if let Role::Replica(old) = &mut self.role {
+                    old.target.clear(cx);
+                    r.pushes = std::mem::take(&mut old.pushes);
+                }
                 let msg = self.core.ctl(from, CtlBody::Activated { run });
                 self.core.submit(change, After::Send(from, msg), cx);
-                for (object, (version, offset)) in lacks {
-                    self.tell_rotten(from, &object, version, offset, cx);
-                }
+                r.tell_spoilt(&self.core, spoilt, cx);
+                self.role = Role::Replica(r);
             }
             Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "take over log"),
         }
@@ -507,7 +532,8 @@ impl Pg {
         Ok(remains)
     }
 
-    /// Takes over log and history of a primary; the change that records it.
+    /// Takes over log and history of a primary: the change that records it, and what is lacked
+    /// since then, which the primary does not know.
     fn take_update(
         &mut self,
         told: &PgInfo,
@@ -515,7 +541,7 @@ impl Pg {
         log: LogUpdate,
         remains: Vec<ObjectUpdate>,
         cx: &mut Cx<'_>,
-    ) -> Result<Change, DecodeError> {
+    ) -> Result<(Change, Spoilt), DecodeError> {
         let parse = |entries: &[bytes::Bytes]| -> Result<Vec<LogEntry>, DecodeError> {
             // Collecting results would not know how many there are.
             let mut all = Vec::with_capacity(entries.len());
@@ -528,15 +554,13 @@ impl Pg {
             LogUpdate::Reset { entries, .. } | LogUpdate::After { entries, .. } => parse(entries)?,
         };
         let own = self.core.info().is_some_and(|i| is_of(i, told));
-        let (change, spoilt) =
-            self.core.copy.follow((told, own), past, (log, parsed), remains, cx.reader);
-        self.core.note_spoilt(spoilt);
+        let taken = self.core.copy.follow((told, own), past, (log, parsed), remains, cx.reader);
         self.requests.forget_objects();
-        Ok(change)
+        Ok(taken)
     }
 
     fn on_history(&mut self, from: Peer, seq: u64, h: &History, cx: &mut Cx<'_>) {
-        if self.core.info().is_none() || !matches!(self.role, Role::Replica { .. }) {
+        if self.core.info().is_none() || !matches!(self.role, Role::Replica(_)) {
             return;
         }
         let change = self.core.copy.note_history(h);
@@ -547,7 +571,7 @@ impl Pg {
     fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
         if self.core.info().is_none()
             || self.core.is_member()
-            || !matches!(self.role, Role::Idle | Role::Replica { .. })
+            || !matches!(self.role, Role::Idle | Role::Replica(_))
         {
             return;
         }
@@ -574,17 +598,16 @@ impl Pg {
 
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
-        (self.role, self.remove_again_ms) = (Role::Removing, 0);
+        self.role = Role::Removing(Removing::default());
         let change = self.core.copy.void();
         self.core.submit(change, After::Remove, cx);
     }
 
     /// Deletes the next objects, and the last trace after the last object.
     pub(crate) fn remove_more(&mut self, cx: &mut Cx<'_>) {
-        if !matches!(self.role, Role::Removing) {
-            return;
-        }
-        match self.removed_next(cx.reader) {
+        let next = self.removed_next(cx.reader);
+        let Role::Removing(r) = &mut self.role else { return };
+        match next {
             Ok(objects) if objects.is_empty() => {
                 self.role = Role::Idle;
                 let change = self.core.copy.is_gone();
@@ -595,12 +618,14 @@ impl Pg {
                 self.core.submit(change, After::Remove, cx);
             }
             Err(ReadError::NotReady(what)) => {
-                self.read_for_pump(what, cx);
+                let n = self.core.seq();
+                r.read = Some(n);
+                cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
             }
             Err(e) => {
                 tracing::error!(pg = %self.core.id, error = %e, "list objects for deletion: tried \
                     again later");
-                self.remove_again_ms = (cx.now.mono_ms + self.core.cfg.retry_ms).max(1);
+                r.again_ms = (cx.now.mono_ms + self.core.cfg.retry_ms).max(1);
             }
         }
     }

@@ -13,8 +13,8 @@ use crate::intervals::Interval;
 use crate::lease::Leases;
 use crate::mail::Mail;
 use crate::peering::Peering;
-use crate::recovery::{Pushes, Target};
 use crate::repair::{self, Repairs};
+use crate::replica::Replica;
 use crate::requests::Requests;
 use crate::shard::{ShardReader, object_of_store, store_object, undo_object};
 use crate::snap::trim;
@@ -35,20 +35,22 @@ pub(crate) enum Role {
     /// Nothing, or waiting for its primary.
     Idle,
     /// Takes writes from the primary of the present interval.
-    Replica {
-        /// That primary.
-        primary: Peer,
-        /// Number of its activation.
-        run: u64,
-        /// The newest entry that was here when the primary was told that a later one came.
-        gap: Option<EVersion>,
-    },
+    Replica(Box<Replica>),
     /// Primary, not active yet.
     Peering(Box<Peering>),
     /// Primary: activating, then serving, or only recovering where too few members are up.
     Active(Box<Active>),
     /// Deletes its copy.
-    Removing,
+    Removing(Removing),
+}
+
+/// The deletion of a copy.
+#[derive(Debug, Default)]
+pub(crate) struct Removing {
+    /// One that could not go on does so then, monotonic milliseconds; 0: none waits.
+    pub again_ms: u64,
+    /// It waits for this read.
+    pub read: Option<u64>,
 }
 
 /// What to do when a transaction is durable.
@@ -110,12 +112,6 @@ pub struct Pg {
     /// OSDs outside the acting set that said they hold a copy, with what, and which older intervals
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
-    /// What another primary has reserved here.
-    pub(crate) target: Target,
-    /// Pushes that were applied here.
-    pub(crate) pushes: Pushes,
-    /// A deletion that could not go on does so then, monotonic milliseconds; 0: none waits.
-    pub(crate) remove_again_ms: u64,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
     /// Older versions that lost objects are to go back to are read.
@@ -152,9 +148,6 @@ impl Pg {
             requests: Requests::default(),
             held: Held::default(),
             strays: BTreeMap::new(),
-            target: Target::default(),
-            pushes: Pushes::default(),
-            remove_again_ms: 0,
             pump_read: None,
             revert_read: None,
             notified_ms: 0,
@@ -253,7 +246,7 @@ impl Pg {
     /// For what it wants a turn; `None` if for nothing (any more).
     pub fn turn_kind(&self) -> Option<TurnKind> {
         match &self.role {
-            Role::Removing => Some(TurnKind::Removal),
+            Role::Removing(_) => Some(TurnKind::Removal),
             Role::Active(a) if a.recovery.wants_turn() => Some(TurnKind::Recovery),
             Role::Active(a) if a.trim.wants_turn() => Some(TurnKind::Trim),
             Role::Active(_) if self.scrub.wants_turn() => Some(TurnKind::Scrub),
@@ -295,8 +288,8 @@ impl Pg {
                     || self.must_roll_forward()
                     || !self.watches.is_empty()
             }
-            Role::Replica { .. } => !self.core.rotten.is_empty() || self.target.wants_tick(),
-            Role::Removing => self.remove_again_ms > 0,
+            Role::Replica(r) => r.wants_tick(),
+            Role::Removing(r) => r.again_ms > 0,
         }
     }
 
@@ -381,11 +374,11 @@ impl Pg {
         match &self.role {
             Role::Peering(_) | Role::Active(_) => self.restart_peering(cx),
             // The primary hears that this member has no part any more, and peers anew.
-            Role::Replica { .. } => {
+            Role::Replica(_) => {
                 self.leave_role(cx);
                 self.notify(cx);
             }
-            Role::Idle | Role::Removing => {}
+            Role::Idle | Role::Removing(_) => {}
         }
     }
 
@@ -494,14 +487,12 @@ impl Pg {
 
     /// Stops whatever the role was doing; requests go back to waiting.
     pub(crate) fn leave_role(&mut self, cx: &mut Cx<'_>) {
-        let role = std::mem::replace(&mut self.role, Role::Idle);
+        let mut role = std::mem::replace(&mut self.role, Role::Idle);
         if matches!(&role, Role::Active(a) if a.merge_told.is_some()) {
             self.core.take_back_merge(cx);
         }
         (self.pump_read, self.revert_read) = (None, None);
         self.repairs.clear();
-        self.core.rotten.clear();
-        self.pushes = Pushes::default();
         self.abort_scrub(cx);
         self.watches.leave_role();
         self.scrub.found = None;
@@ -509,7 +500,9 @@ impl Pg {
         for r in std::mem::take(&mut self.reservations) {
             cx.out.push(PgEffect::Unreserve(r));
         }
-        self.target.clear(cx);
+        if let Role::Replica(r) = &mut role {
+            r.target.clear(cx);
+        }
         if !planted!(self.core.cfg, UnblockForgotten) {
             self.unblock_all(cx);
         }
@@ -583,13 +576,13 @@ impl Pg {
             let followers = self.mail.take_followers();
             self.on_peer(from, msg, cx);
             self.mail.let_follow(followers);
+        } else if let Role::Removing(r) = &mut self.role {
+            if r.read.take_if(|read| *read == n).is_some() {
+                self.remove_more(cx);
+            }
         } else if self.pump_read == Some(n) {
             self.pump_read = None;
-            if matches!(self.role, Role::Removing) {
-                self.remove_more(cx);
-            } else {
-                self.pump(cx);
-            }
+            self.pump(cx);
         } else if self.revert_read == Some(n) {
             self.revert_read = None;
             self.on_mark_lost(true, cx);
@@ -643,9 +636,9 @@ impl Pg {
         });
         let entry = logged?.clone();
         let lacks = match &mut self.role {
-            Role::Replica { primary, .. } => {
-                let to = *primary;
-                let (tell, lacks) = self.repairs.lack_change(&mut self.core, to, &entry, offset);
+            Role::Replica(r) => {
+                let (core, repairs) = (&mut self.core, &mut self.repairs);
+                let (tell, lacks) = r.lack_change(core, repairs, &entry, offset);
                 self.core.before(token, tell);
                 lacks
             }
@@ -701,8 +694,16 @@ impl Pg {
         offset: Option<u64>,
         cx: &mut Cx<'_>,
     ) {
-        let repeats = matches!(self.role, Role::Replica { .. });
-        Repairs::tell_rotten(&mut self.core, repeats, to, (object, version, offset), cx);
+        match &mut self.role {
+            Role::Replica(r) if r.primary() == to => {
+                r.tell_rotten(&self.core, object, version, offset, cx);
+            }
+            // Said once: a copy outside the members is asked again.
+            _ => {
+                let object = object.clone();
+                self.core.send(to, CtlBody::Rotten { object, version, offset }, cx);
+            }
+        }
     }
 
     /// A member's copy is bad, it says.
@@ -725,7 +726,7 @@ impl Pg {
 
     /// The primary found our copy bad.
     pub(crate) fn on_told_rotten(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
-        if matches!(self.role, Role::Replica { .. }) {
+        if matches!(self.role, Role::Replica(_)) {
             self.mark_unreadable(object, version, cx);
         }
     }
@@ -772,7 +773,9 @@ impl Pg {
             After::Write { since, version } => self.on_local_commit(since, version),
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
             After::Pushed { since, to, seq } if since == self.core.interval().since => {
-                self.pushes.durable(seq);
+                if let Role::Replica(r) = &mut self.role {
+                    r.pushes.durable(seq);
+                }
                 self.core.send(to, CtlBody::PushAck { seq }, cx);
             }
             After::Pushed { .. } => {}
@@ -815,11 +818,13 @@ impl Pg {
                 self.notify(cx);
                 self.check_removed(cx);
             }
-            Role::Removing if (1..=cx.now.mono_ms).contains(&self.remove_again_ms) => {
-                self.remove_again_ms = 0;
-                cx.out.push(PgEffect::WantTurn);
-            }
             _ => {}
+        }
+        if let Role::Removing(r) = &mut self.role
+            && (1..=cx.now.mono_ms).contains(&r.again_ms)
+        {
+            r.again_ms = 0;
+            cx.out.push(PgEffect::WantTurn);
         }
         self.backoff_tick(cx);
         self.watch_tick(cx);

@@ -257,9 +257,9 @@ impl Pg {
                 states.push(started);
                 states.into()
             }
-            Role::Replica { .. } => json!([{"name": "Started/ReplicaActive"}, started]),
+            Role::Replica(_) => json!([{"name": "Started/ReplicaActive"}, started]),
             Role::Idle => json!([{"name": "Started/Stray"}, started]),
-            Role::Removing => json!([{"name": "Started/ToDelete/Deleting"}, started]),
+            Role::Removing(_) => json!([{"name": "Started/ToDelete/Deleting"}, started]),
         }
     }
 

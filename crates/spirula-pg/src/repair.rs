@@ -17,8 +17,6 @@ use crate::copy::Pending;
 use crate::core::PgCore;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx};
-use crate::repeat::{Again, Repeat};
-use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeMap;
 
@@ -29,8 +27,6 @@ const NOTED_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
     bad: BTreeMap<(HObject, Peer), Option<u64>>,
-    /// Of what the primary has not noted.
-    repeat: Repeat,
 }
 
 impl Repairs {
@@ -78,21 +74,6 @@ impl Repairs {
         core.submit(change, After::Nothing, cx);
     }
 
-    /// Member: the change of a write is left out because the copy here is bad. What the primary is
-    /// to hear before the acknowledgement.
-    pub fn lack_change(
-        &mut self,
-        core: &mut PgCore,
-        primary: Peer,
-        entry: &LogEntry,
-        offset: Option<u64>,
-    ) -> (After, Pending) {
-        let pending = self.note_lacking(core, entry, offset);
-        core.rotten.insert(entry.object.clone(), (entry.version, offset));
-        let body = CtlBody::Rotten { object: entry.object.clone(), version: entry.version, offset };
-        (After::Send(primary, core.ctl(primary, body)), pending)
-    }
-
     /// An entry comes into our log, and we never had what it did: the copy it would have changed is
     /// bad.
     pub fn note_lacking(
@@ -106,33 +87,6 @@ impl Repairs {
             fetched anew");
         self.note(object, core.me, offset);
         core.copy.lack_change(entry)
-    }
-
-    /// Tells the primary that the copy here is bad. Where we are a member, `repeats`, it is said
-    /// until it was heard.
-    pub fn tell_rotten(
-        core: &mut PgCore,
-        repeats: bool,
-        to: Peer,
-        (object, version, offset): (&HObject, EVersion, Option<u64>),
-        cx: &mut Cx<'_>,
-    ) {
-        if repeats {
-            core.rotten.insert(object.clone(), (version, offset));
-        }
-        core.send(to, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
-    }
-
-    /// Tells again what was not heard.
-    pub fn repeat_rotten(&mut self, core: &PgCore, primary: Peer, again: Again, cx: &mut Cx<'_>) {
-        let open = (!core.rotten.is_empty()).then_some(primary);
-        let to = again.whom(&mut self.repeat, 0, open);
-        let told = |(object, (version, offset)): (&HObject, &(EVersion, Option<u64>))| {
-            CtlBody::Rotten { object: object.clone(), version: *version, offset: *offset }
-        };
-        let all: Vec<CtlBody> =
-            if to.is_empty() { Vec::new() } else { core.rotten.iter().map(told).collect() };
-        all.into_iter().for_each(|body| core.send(primary, body, cx));
     }
 
     /// Notes that a member's copy is bad; false if it is no member, or the object was removed

@@ -58,7 +58,6 @@
 
 use crate::api::{PeerMsg, PgEffect};
 use crate::pg::{Cx, Pg, Role};
-use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, OsdId, Peer};
 
 /// How many times `retry_ms` the longest interval between two repeats is.
@@ -152,11 +151,8 @@ impl Pg {
                 self.repeat_recovery(again, cx);
                 self.repeat_gathers(again, cx);
             }
-            Role::Replica { primary, .. } => {
-                self.repairs.repeat_rotten(&self.core, *primary, again, cx);
-                self.target.repeat_refused(&self.core, again, cx);
-            }
-            Role::Idle | Role::Removing => {}
+            Role::Replica(r) => r.repeat(&self.core, again, cx),
+            Role::Idle | Role::Removing(_) => {}
         }
     }
 
@@ -219,7 +215,7 @@ impl Pg {
             return false;
         }
         if follows > head {
-            self.tell_gap(from, head, cx);
+            self.tell_gap(head, cx);
             return false;
         }
         if follows != head {
@@ -233,21 +229,18 @@ impl Pg {
     }
 
     /// Member: has all come on which this depends? If not, what is to be said is said.
-    pub(crate) fn has_come(&mut self, from: Peer, follows: EVersion, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn has_come(&mut self, follows: EVersion, cx: &mut Cx<'_>) -> bool {
         let Some(head) = self.core.info().map(|i| i.last_update()) else { return false };
         if follows > head && !planted!(self.core.cfg, GapAccepted) {
-            self.tell_gap(from, head, cx);
+            self.tell_gap(head, cx);
             return false;
         }
         true
     }
 
-    /// Once for each gap: all that is on its way behind the lost one meets it.
-    fn tell_gap(&mut self, from: Peer, have: EVersion, cx: &mut Cx<'_>) {
-        if let Role::Replica { gap, .. } = &mut self.role
-            && gap.replace(have) != Some(have)
-        {
-            self.core.send(from, CtlBody::Gap { have }, cx);
+    fn tell_gap(&mut self, have: EVersion, cx: &mut Cx<'_>) {
+        if let Role::Replica(r) = &mut self.role {
+            r.tell_gap(&self.core, have, cx);
         }
     }
 }

@@ -321,7 +321,7 @@ impl Pg {
             let undone = self.core.log().iter().find(|e| e.prior == version && e.object == *object);
             let before = undone.map(|e| undo_object(object, e.version));
             let before =
-                before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
+                before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica(_)));
             let object = before.as_ref().unwrap_or(object);
             let none = Held::Other(EVersion::default());
             let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(none) };

@@ -91,13 +91,12 @@ impl Pg {
         entries: Vec<LogEntry>,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Some((change, spoilt)) = self.core.copy.take_over(auth, entries, &p.past, cx.reader)
-        else {
+        // What is lacked since then is missing here; there is nobody to be told.
+        let Some((change, _)) = self.core.copy.take_over(auth, entries, &p.past, cx.reader) else {
             tracing::error!(pg = %self.core.id, ?auth, "logs that should meet do not");
             p.phase = Phase::Incomplete { bound: false };
             return false;
         };
-        self.core.note_spoilt(spoilt);
         self.requests.forget_objects();
         self.core.submit(change, After::Nothing, cx);
         true

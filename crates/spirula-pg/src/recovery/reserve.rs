@@ -119,7 +119,10 @@ impl Pg {
     /// Our own OSD lets us, as primary or as target.
     pub(crate) fn on_reserved(&mut self, what: Reservation, cx: &mut Cx<'_>) {
         let wanted = match what {
-            Reservation::Remote { .. } => self.target.on_reserved(&self.core, what, cx),
+            Reservation::Remote { .. } => match &mut self.role {
+                Role::Replica(r) => r.target.on_reserved(&self.core, what, cx),
+                _ => false,
+            },
             Reservation::Local { .. } => self.reservations.contains(&what),
         };
         if !wanted {
@@ -148,7 +151,9 @@ impl Pg {
     /// Our own OSD is too full to be a target, or to get what we lack ourselves, or has become so.
     pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
         if let Reservation::Remote { .. } = what {
-            self.target.on_refused(&self.core, what, cx);
+            if let Role::Replica(r) = &mut self.role {
+                r.target.on_refused(&self.core, what, cx);
+            }
         } else if let Reservation::Local { backfill } = what
             && self.reservations.remove(&what)
         {

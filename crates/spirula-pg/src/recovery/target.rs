@@ -93,12 +93,11 @@ impl Target {
     }
 
     /// The primary needs it no more.
-    pub fn on_release(&mut self, core: &PgCore, from: Peer, seq: u64, cx: &mut Cx<'_>) {
+    pub fn on_release(&mut self, seq: u64, cx: &mut Cx<'_>) {
         if self.reserved.is_some_and(|(n, ..)| n <= seq) {
             self.release(cx);
         }
         self.refused.take_if(|(_, n)| *n <= seq);
-        core.send(from, CtlBody::Released { seq }, cx);
     }
 
     /// Our OSD lets us; false if nobody wants it any more.

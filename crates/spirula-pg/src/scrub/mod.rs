@@ -339,7 +339,7 @@ impl Pg {
         deep: bool,
         cx: &mut Cx<'_>,
     ) {
-        if matches!(self.role, Role::Replica { .. }) {
+        if matches!(self.role, Role::Replica(_)) {
             let (first, end) = self.core.range();
             self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
         }
@@ -351,9 +351,7 @@ impl Pg {
             |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
         let map = if self.core.me.shard >= 0 { map.map(named) } else { map };
         match &self.role {
-            Role::Replica { primary, .. } => {
-                self.core.send(*primary, CtlBody::Scrubbed { seq, map }, cx)
-            }
+            Role::Replica(r) => self.core.send(r.primary(), CtlBody::Scrubbed { seq, map }, cx),
             Role::Active(_) => self.on_scrubbed(self.core.me, seq, map, cx),
             _ => {}
         }

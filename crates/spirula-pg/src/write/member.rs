@@ -43,10 +43,10 @@ fn sources_of(w: &PgWrite, updates: &[ObjectUpdate]) -> Vec<Option<HObject>> {
 
 impl Pg {
     pub(crate) fn on_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
-        match self.role {
-            Role::Replica { primary, run, .. } if primary == from => {
+        match &self.role {
+            Role::Replica(r) if r.primary() == from => {
                 // Else of an activation of this interval that is over.
-                if run == w.run && self.is_next(from, w.version(), w.follows, cx) {
+                if r.run() == w.run && self.is_next(from, w.version(), w.follows, cx) {
                     self.take_write(from, w, cx);
                 }
             }
@@ -164,14 +164,13 @@ impl Pg {
             }
             if spoilt.contains(&i) {
                 takes = false;
-                let (tell, pending) = self.repairs.lack_change(
-                    &mut self.core,
-                    from,
-                    entry,
-                    cx.reader.bad_offset(object),
-                );
-                lacks = lacks.and(pending);
-                self.core.before_next(tell);
+                if let Role::Replica(r) = &mut self.role {
+                    let (core, repairs) = (&mut self.core, &mut self.repairs);
+                    let offset = cx.reader.bad_offset(object);
+                    let (tell, pending) = r.lack_change(core, repairs, entry, offset);
+                    lacks = lacks.and(pending);
+                    self.core.before_next(tell);
+                }
             }
             kept.extend(its.filter(|_| takes));
         }
