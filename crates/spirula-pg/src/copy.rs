@@ -622,7 +622,9 @@ impl PgCopy {
         }
         let spoilt = undo::undo(self.id.pg, undone, reader, objects);
         for (object, version) in &spoilt {
-            self.missing.set(object.clone(), *version, EVersion::default());
+            // The new history may have changed it, too: then that is the version to have.
+            let need = self.missing.get(object).map_or(*version, |i| i.need.max(*version));
+            self.missing.set(object.clone(), need, EVersion::default());
         }
         objects.extend(removals(removed));
         spoilt
@@ -997,6 +999,8 @@ impl PgCopy {
     /// Its last object is deleted: nothing is stored of it.
     pub(crate) fn is_gone(&mut self) -> Change {
         self.info = None;
+        // A read that failed meanwhile may have found something bad.
+        self.missing.clear();
         // It came from no split any more.
         self.shaped = 0;
         self.save()
