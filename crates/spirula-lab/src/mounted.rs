@@ -5,8 +5,8 @@
 //! left that was killed is found there by the next one, and undone first: two mounts of one image
 //! would destroy what is on it. A run that goes on is known by its lock beside that place. Whoever
 //! else uses the image, here or on another machine, watches its header, as librbd, the kernel and
-//! `spirula image map` do: an image that is watched is refused. Only who may not watch is not seen, a
-//! reader without the right to; and nobody is stopped from opening it later. Only what holds
+//! `spirula image map` do: an image that is watched is refused. Only who may not watch is not seen,
+//! a reader without the right to; and nobody is stopped from opening it later. Only what holds
 //! nothing but zeros, to its end, is given a file system: nothing says of other data that it begins
 //! early.
 
@@ -170,7 +170,7 @@ fn refuse_used(session: &Session, image: &str, grace: Duration) -> Result<()> {
             bail!(
                 "{image} is in use by {}: two that write to one file system destroy it; give an \
                     image that nothing else uses \
-                 ('spirula image ls' says what is mapped here; a client that was killed is forgotten \
+                 ('spirula image ls' says what is mapped; a client that was killed is forgotten \
                  after 30 s)",
                 by.join(", ")
             );

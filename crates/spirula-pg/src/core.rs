@@ -2,11 +2,12 @@
 //!
 //! The copy ([`PgCopy`]) owns what is stored of the PG besides its objects. The order in which that
 //! becomes durable is here: a [`Change`] is submitted with what is to follow it ([`After`]), and
-//! nothing that tells of it leaves before ([`PgCore::submit`], [`PgCore::next_due`]). This knows no
-//! role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
+//! nothing that tells of it leaves before ([`PgCore::submit`], [`Commits::next_due`]). This knows
+//! no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
 //! here, and have it stored, in the same event.
 
-use crate::api::{MapView, PeerMsg, PgConfig, PgEffect, Token};
+use crate::api::{MapView, PeerMsg, PgConfig, PgEffect};
+use crate::commits::Commits;
 use crate::copy::{Change, PgCopy, Reader};
 use crate::erasure::Shape;
 use crate::intervals::Interval;
@@ -22,7 +23,7 @@ use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgInfo};
 use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// See the module.
@@ -43,8 +44,8 @@ pub(crate) struct PgCore {
     pub(crate) view: Option<Arc<MapView>>,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
-    next_token: Token,
-    after: VecDeque<(Token, After)>,
+    /// What follows when something is durable.
+    pub(crate) commits: Commits,
     next_seq: u64,
     /// What cannot happen has happened, see `invariant!`.
     pub(crate) broken: bool,
@@ -84,8 +85,7 @@ impl PgCore {
             called: BTreeMap::new(),
             view: None,
             primary_since: 0,
-            next_token: 1,
-            after: VecDeque::new(),
+            commits: Commits::default(),
             next_seq: 1,
             broken: false,
             broken_ms: 0,
@@ -216,63 +216,7 @@ impl PgCore {
     pub(crate) fn submit(&mut self, change: Change, after: After, cx: &mut Cx<'_>) {
         let mut txn = change.into_transaction();
         localize(&mut txn, self.me.shard);
-        let token = self.next_token;
-        self.next_token += 1;
-        self.after.push_back((token, after));
-        cx.out.push(PgEffect::Submit(token, txn));
-    }
-
-    /// Does `after` when this token is durable, before what was to be done then.
-    pub(crate) fn before(&mut self, token: Token, after: After) {
-        let at = self.after.partition_point(|(t, _)| *t < token);
-        self.after.insert(at, (token, after));
-    }
-
-    /// Does `after` when the next that is submitted is durable, before what is to be done then.
-    pub(crate) fn before_next(&mut self, after: After) {
-        self.after.push_back((self.next_token, after));
-    }
-
-    /// Will this be done when something is durable that is not yet?
-    pub(crate) fn will(&self, what: &After) -> bool {
-        match what {
-            After::Send(to, msg) => self
-                .after
-                .iter()
-                .rev()
-                .any(|(_, a)| matches!(a, After::Send(t, m) if t == to && m == msg)),
-            _ => false,
-        }
-    }
-
-    /// Is everything durable that was submitted?
-    pub(crate) fn is_durable(&self) -> bool {
-        self.after.is_empty()
-    }
-
-    /// Does `after` when all that was submitted before is durable; gives it back if it is.
-    pub(crate) fn after_all(&mut self, after: After) -> Option<After> {
-        // The newest that was taken: a number may have gone with a transaction that the store
-        // refused.
-        match self.after.back().map(|(token, _)| *token) {
-            None => Some(after),
-            Some(token) => {
-                self.after.push_back((token, after));
-                None
-            }
-        }
-    }
-
-    /// What is to be done next, now that everything up to this token is durable.
-    pub(crate) fn next_due(&mut self, durable: Token) -> Option<After> {
-        self.after.pop_front_if(|(token, _)| *token <= durable).map(|(_, after)| after)
-    }
-
-    /// The store refuses this transaction and all later ones: nothing of what was to follow them
-    /// does.
-    pub(crate) fn forget_from(&mut self, refused: Token) {
-        let left = self.after.partition_point(|(token, _)| *token < refused);
-        self.after.truncate(left);
+        cx.out.push(PgEffect::Submit(self.commits.submitted(after), txn));
     }
 
     /// A new interval: nobody has called it by any name yet.

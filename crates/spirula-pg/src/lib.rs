@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
 //! | `core` | what all parts work on: identity, interval, the copy, and what of it is durable |
+//! | `commits` | what follows when something is durable |
 //! | `copy` | **what is stored of a PG beside its objects, and all that changes it** |
 //! | `stored` | what is stored of that, and under which keys |
 //! | `pg` | the parts, dispatch, maps and intervals |
@@ -80,6 +81,7 @@ macro_rules! invariant {
 mod active;
 mod api;
 mod backoff;
+mod commits;
 mod copy;
 mod core;
 pub mod erasure;

@@ -22,99 +22,102 @@ use spirula_types::{Dirty, EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 impl Pg {
     pub(crate) fn on_ctl(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let primary = self.core.view.as_ref().map_or(Peer::NONE, |v| v.primary);
-        let leads = primary == self.core.me;
+        let primary = self.core.leader();
         match ctl.body {
             CtlBody::Notify { info, past } => self.on_notify(from, info, past, cx),
-            // Answers, to us as the primary.
-            CtlBody::Info { info, past, lease_left_ms } if leads => {
+            answer if primary == self.core.me && from != primary => {
+                self.on_answer(from, answer, cx)
+            }
+            // Its own shard a primary reads as it reads others'.
+            _ if from == primary => self.on_order(from, ctl, cx),
+            _ => {
+                tracing::debug!(pg = %self.core.id, %from, %primary, "order of an OSD that is not \
+                primary ignored")
+            }
+        }
+    }
+
+    /// What a member, or another holder, says to its primary.
+    fn on_answer(&mut self, from: Peer, answer: CtlBody, cx: &mut Cx<'_>) {
+        match answer {
+            CtlBody::Info { info, past, lease_left_ms } => {
                 self.on_info(from, info, past, lease_left_ms, cx)
             }
-            CtlBody::Log { info, entries, missing } if leads => {
+            CtlBody::Log { info, entries, missing } => {
                 self.on_log(from, info, entries, missing, cx)
             }
-            CtlBody::PullFailed { seq, .. } if leads && self.is_pulled(seq) => {}
-            CtlBody::PullFailed { seq, object, has } if leads => {
-                self.on_pull_failed(from, seq, &object, has, cx)
+            CtlBody::PullFailed { seq, object, has } => {
+                if !self.is_pulled(seq) {
+                    self.on_pull_failed(from, seq, &object, has, cx);
+                }
             }
-            CtlBody::ScanFailed { from: start } if leads => self.on_scan_failed(from, &start, cx),
-            CtlBody::Activated { run } if leads => self.on_activated(from, run, cx),
-            CtlBody::HistoryAck { seq } if leads => self.on_history_ack(from, seq),
-            CtlBody::Gap { have } if leads => self.on_gap(from, have, cx),
-            CtlBody::Scanned { from: start, objects, next } if leads => {
+            CtlBody::ScanFailed { from: start } => self.on_scan_failed(from, &start, cx),
+            CtlBody::Activated { run } => self.on_activated(from, run, cx),
+            CtlBody::HistoryAck { seq } => self.on_history_ack(from, seq),
+            CtlBody::Gap { have } => self.on_gap(from, have, cx),
+            CtlBody::Scanned { from: start, objects, next } => {
                 self.on_scanned(from, &start, objects, next, cx)
             }
-            CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
-            CtlBody::PushRefused { seq } if leads => self.on_push_refused(from, seq, cx),
-            CtlBody::ProgressAck { last_backfill } if leads => {
+            CtlBody::PushAck { seq } => self.on_push_ack(from, seq, cx),
+            CtlBody::PushRefused { seq } => self.on_push_refused(from, seq, cx),
+            CtlBody::ProgressAck { last_backfill } => {
                 self.on_progress_ack(from, &last_backfill, cx)
             }
-            CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
-            CtlBody::Rotten { object, version, offset } if leads => {
+            CtlBody::Scrubbed { seq, map } => self.on_scrubbed(from, seq, map, cx),
+            CtlBody::Rotten { object, version, offset } => {
                 self.on_rotten(from, object, version, offset, cx);
             }
-            CtlBody::Reserved { seq } if leads => self.on_remote_reserved(from, seq, true, cx),
-            CtlBody::TooFull { seq } if leads => self.on_remote_reserved(from, seq, false, cx),
-            CtlBody::Released { seq } if leads => self.on_released(from, seq),
-            // Orders, of the primary.
-            _ if from != primary => {
-                tracing::debug!(pg = %self.core.id, %from, %primary, "order of an OSD that is not \
-                    primary ignored");
-            }
+            CtlBody::Reserved { seq } => self.on_remote_reserved(from, seq, true, cx),
+            CtlBody::TooFull { seq } => self.on_remote_reserved(from, seq, false, cx),
+            CtlBody::Released { seq } => self.on_released(from, seq),
+            _ => tracing::debug!(pg = %self.core.id, %from, "order to its primary ignored"),
+        }
+    }
+
+    /// What the primary of the interval wants.
+    fn on_order(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
+        match ctl.body {
             CtlBody::Query { holders } => self.on_query(from, &holders, cx),
             CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
             CtlBody::Activate { run, info, past, log, fresh } => {
                 self.on_activate(from, run, info, past, (log, fresh), cx);
             }
-            CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
-                let h = History { history_les, lec, rolled, scrub, counted, read };
-                self.on_history(from, seq, &h, cx);
-            }
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
             CtlBody::ReadShard { .. } => self.on_read_shard(from, ctl, cx),
-            CtlBody::Progress { last_backfill, follows } => {
-                if self.has_come(follows, cx) {
-                    self.on_progress(from, last_backfill, cx);
-                }
-            }
-            CtlBody::Reserve { seq, backfill } => {
-                // One that is no member any more says so by calling, and is activated anew.
-                if let Role::Replica(r) = &mut self.role {
-                    r.target.on_reserve(&self.core, from, seq, backfill, cx);
-                }
-            }
+            CtlBody::Delete => self.on_delete(from, cx),
             CtlBody::Release { seq } => {
                 if let Role::Replica(r) = &mut self.role {
                     r.target.on_release(seq, cx);
                 }
                 self.core.send(from, CtlBody::Released { seq }, cx);
             }
-            CtlBody::RottenAck { object, version } => {
-                if let Role::Replica(r) = &mut self.role {
-                    r.rotten_is_heard(&object, version);
+            CtlBody::Progress { last_backfill, follows } => {
+                if self.has_come(follows, cx) {
+                    self.on_progress(from, last_backfill, cx);
                 }
             }
-            CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
-            CtlBody::Delete => self.on_delete(from, cx),
-            CtlBody::ScrubScan { seq, from: first, to, deep } => {
-                self.on_scrub_scan(seq, first, to, deep, cx)
-            }
-            CtlBody::Scrubbed { .. }
-            | CtlBody::Info { .. }
-            | CtlBody::Log { .. }
-            | CtlBody::Activated { .. }
-            | CtlBody::HistoryAck { .. }
-            | CtlBody::Gap { .. }
-            | CtlBody::Scanned { .. }
-            | CtlBody::ScanFailed { .. }
-            | CtlBody::PullFailed { .. }
-            | CtlBody::PushAck { .. }
-            | CtlBody::PushRefused { .. }
-            | CtlBody::ProgressAck { .. }
-            | CtlBody::Reserved { .. }
-            | CtlBody::TooFull { .. }
-            | CtlBody::Released { .. } => {}
+            body => match &mut self.role {
+                Role::Replica(r) => match body {
+                    CtlBody::Reserve { seq, backfill } => {
+                        r.target.on_reserve(&self.core, from, seq, backfill, cx)
+                    }
+                    CtlBody::RottenAck { object, version } => r.rotten_is_heard(&object, version),
+                    CtlBody::Rotten { object, version, .. } => {
+                        self.mark_unreadable(object, version, cx)
+                    }
+                    CtlBody::ScrubScan { seq, from: first, to, deep } => {
+                        self.on_scrub_scan(seq, first, to, deep, cx)
+                    }
+                    CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
+                        let h = History { history_les, lec, rolled, scrub, counted, read };
+                        self.on_history(from, seq, &h, cx);
+                    }
+                    _ => tracing::debug!(pg = %self.core.id, %from, "answer of a primary ignored"),
+                },
+                // One that is no member any more says so by calling, and is activated anew.
+                _ => tracing::debug!(pg = %self.core.id, %from, "order without activation ignored"),
+            },
         }
     }
 
@@ -416,7 +419,7 @@ impl Pg {
         if let Some(news) = news {
             let change = self.core.copy.filled_to(news);
             self.core.submit(change, ack, cx);
-        } else if !self.core.will(&ack) {
+        } else if !self.core.commits.will(&ack) {
             self.when_durable(ack, cx);
         }
     }
@@ -437,7 +440,7 @@ impl Pg {
         {
             // Repeated: it may have taken writes since.
             let msg = After::Send(from, self.core.ctl(from, CtlBody::Activated { run }));
-            if run == r.run() && !self.core.will(&msg) {
+            if run == r.run() && !self.core.commits.will(&msg) {
                 self.when_durable(msg, cx);
             }
             return;
@@ -560,7 +563,7 @@ impl Pg {
     }
 
     fn on_history(&mut self, from: Peer, seq: u64, h: &History, cx: &mut Cx<'_>) {
-        if self.core.info().is_none() || !matches!(self.role, Role::Replica(_)) {
+        if self.core.info().is_none() {
             return;
         }
         let change = self.core.copy.note_history(h);

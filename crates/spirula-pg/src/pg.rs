@@ -23,7 +23,7 @@ use spirula_encoding::DecodeError;
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgCtl, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A time that was forgotten with a restart.
@@ -112,19 +112,11 @@ pub struct Pg {
     /// OSDs outside the acting set that said they hold a copy, with what, and which older intervals
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
-    /// Our own recovery waits for this read.
-    pub(crate) pump_read: Option<u64>,
-    /// Older versions that lost objects are to go back to are read.
-    pub(crate) revert_read: Option<u64>,
     notified_ms: u64,
-    /// Asked for, or held, as a primary.
-    pub(crate) reservations: BTreeSet<Reservation>,
     pub(crate) stat: crate::stat::StatState,
     pub(crate) repairs: Repairs,
     pub(crate) scrub: crate::scrub::Scrub,
     pub(crate) watches: crate::watch::Watches,
-    /// Recovery, backfill: to go before others' until the PG is clean.
-    pub(crate) forced: [bool; 2],
 }
 
 /// Are the hashes of a PG the same in a pool of `a` and of `b` PGs?
@@ -148,15 +140,11 @@ impl Pg {
             requests: Requests::default(),
             held: Held::default(),
             strays: BTreeMap::new(),
-            pump_read: None,
-            revert_read: None,
             notified_ms: 0,
-            reservations: BTreeSet::new(),
             stat: crate::stat::StatState::default(),
             repairs: Repairs::default(),
             scrub: crate::scrub::Scrub::default(),
             watches: crate::watch::Watches::default(),
-            forced: [false; 2],
         }
     }
 
@@ -384,7 +372,7 @@ impl Pg {
 
     /// Does `after` when all that was submitted before is durable; at once if it is.
     pub(crate) fn when_durable(&mut self, after: After, cx: &mut Cx<'_>) {
-        if let Some(now) = self.core.after_all(after) {
+        if let Some(now) = self.core.commits.after_all(after) {
             self.perform_after(now, cx);
         }
     }
@@ -491,17 +479,14 @@ impl Pg {
         if matches!(&role, Role::Active(a) if a.merge_told.is_some()) {
             self.core.take_back_merge(cx);
         }
-        (self.pump_read, self.revert_read) = (None, None);
         self.repairs.clear();
         self.abort_scrub(cx);
         self.watches.leave_role();
         self.scrub.found = None;
-        self.forced = [false; 2];
-        for r in std::mem::take(&mut self.reservations) {
-            cx.out.push(PgEffect::Unreserve(r));
-        }
-        if let Role::Replica(r) = &mut role {
-            r.target.clear(cx);
+        match &mut role {
+            Role::Active(a) => a.recovery.end(cx),
+            Role::Replica(r) => r.target.clear(cx),
+            Role::Idle | Role::Peering(_) | Role::Removing(_) => {}
         }
         if !planted!(self.core.cfg, UnblockForgotten) {
             self.unblock_all(cx);
@@ -580,19 +565,20 @@ impl Pg {
             if r.read.take_if(|read| *read == n).is_some() {
                 self.remove_more(cx);
             }
-        } else if self.pump_read == Some(n) {
-            self.pump_read = None;
-            self.pump(cx);
-        } else if self.revert_read == Some(n) {
-            self.revert_read = None;
-            self.on_mark_lost(true, cx);
+        } else if let Role::Active(a) = &mut self.role {
+            match a.recovery.has_read(n) {
+                Some(true) => self.on_mark_lost(true, cx),
+                Some(false) => self.pump(cx),
+                None => {}
+            }
         }
     }
 
     /// Own recovery waits until this is read.
     pub(crate) fn read_for_pump(&mut self, what: Prefetch, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
         let n = self.core.seq();
-        self.pump_read = Some(n);
+        a.recovery.waits_for(n, false);
         cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
     }
 
@@ -639,7 +625,7 @@ impl Pg {
             Role::Replica(r) => {
                 let (core, repairs) = (&mut self.core, &mut self.repairs);
                 let (tell, lacks) = r.lack_change(core, repairs, &entry, offset);
-                self.core.before(token, tell);
+                self.core.commits.before(token, tell);
                 lacks
             }
             Role::Active(a) => {
@@ -724,13 +710,6 @@ impl Pg {
         }
     }
 
-    /// The primary found our copy bad.
-    pub(crate) fn on_told_rotten(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
-        if matches!(self.role, Role::Replica(_)) {
-            self.mark_unreadable(object, version, cx);
-        }
-    }
-
     /// Primary: a member's copy is whole again.
     pub(crate) fn copy_repaired(
         &mut self,
@@ -762,7 +741,7 @@ impl Pg {
     // ---- the rest ----
 
     fn on_committed(&mut self, token: Token, cx: &mut Cx<'_>) {
-        while let Some(after) = self.core.next_due(token) {
+        while let Some(after) = self.core.commits.next_due(token) {
             self.perform_after(after, cx);
         }
         self.advance(cx);
@@ -844,6 +823,6 @@ impl Pg {
         let idle =
             matches!(self.role, Role::Idle) && self.core.info().is_none() && !self.core.is_member();
         // Nor an answer that waits for something to be durable.
-        idle && self.core.is_durable() && self.mail.is_empty() && self.requests.is_empty()
+        idle && self.core.commits.is_durable() && self.mail.is_empty() && self.requests.is_empty()
     }
 }

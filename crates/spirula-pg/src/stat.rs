@@ -58,13 +58,8 @@ impl Pg {
                 state |= PgState::LAGGY;
             }
         }
-        if let Role::Active(_) = &self.role {
-            state |= self.scrub.state();
-            for (on, bit) in
-                self.forced.into_iter().zip([PgState::FORCED_RECOVERY, PgState::FORCED_BACKFILL])
-            {
-                state |= if on { bit } else { PgState::UNKNOWN };
-            }
+        if let Role::Active(a) = &self.role {
+            state |= self.scrub.state() | a.recovery.forced.state();
             if self.core.info().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
                 state |= PgState::INCONSISTENT;
             }

@@ -92,7 +92,7 @@ impl Pg {
                 Err(e) => return invariant!(self.core, "what the store holds cannot be read: {e}"),
             },
         };
-        self.core.forget_from(refused);
+        self.core.commits.forget_from(refused);
         let leads = matches!(self.role, Role::Peering(_) | Role::Active(_));
         self.leave_role(cx);
         self.mail.forget_parked();

@@ -129,7 +129,7 @@ impl Pg {
         if let Some((targets, need)) = a.recovery.refuse_rebuild(object) {
             self.rebuild_object(object, targets, need);
         }
-        if self.pump_read.is_none() {
+        if !self.active().is_some_and(|a| a.recovery.is_reading()) {
             self.read_for_pump(what, cx);
         }
     }

@@ -264,7 +264,8 @@ impl Pg {
             return false;
         }
         let n = self.core.seq();
-        self.revert_read = Some(n);
+        let Role::Active(a) = &mut self.role else { return false };
+        a.recovery.waits_for(n, true);
         cx.out.push(PgEffect::Prefetch(ReadKey::Recovery(n), Prefetch(wanted)));
         true
     }

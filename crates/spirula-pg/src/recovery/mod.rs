@@ -36,7 +36,7 @@ use crate::pg::{After, Cx, Pg, Role, Step};
 use crate::repeat::{Again, Repeat};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
-use reserve::Stage;
+use reserve::{Forced, Reservations, Stage};
 use share::Way;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{
@@ -70,7 +70,13 @@ pub(crate) struct Recovery {
     todo: VecDeque<HObject>,
     /// Objects that nobody we know of has.
     pub unfound: BTreeSet<HObject>,
-    stage: Stage,
+    reservations: Reservations,
+    /// Which kinds go before others'.
+    pub forced: Forced,
+    /// It waits for this read.
+    reading: Option<u64>,
+    /// Older versions that lost objects are to go back to are read.
+    reverting: Option<u64>,
     /// Work that the shell allows to begin.
     turns: usize,
     asked_turn: bool,
@@ -85,14 +91,6 @@ pub(crate) struct Recovery {
     /// said nothing were asked last.
     pub nothing: BTreeSet<Peer>,
     pub unheard_ms: u64,
-    /// A target has no room: for a backfill, or for recovery by the log.
-    too_full: Option<bool>,
-    /// What was reserved (or asked for) at members, and what was given back there and not
-    /// confirmed, by their numbers.
-    reserved: BTreeMap<Peer, u64>,
-    releasing: BTreeMap<Peer, u64>,
-    reserve_repeat: Repeat,
-    release_repeat: Repeat,
 }
 
 /// So many of the objects that nobody waits for are looked at for one that may begin.
@@ -187,7 +185,7 @@ fn family_busy(ops: &BTreeMap<HObject, RecOp>, object: &HObject) -> bool {
 
 impl Recovery {
     pub fn state(&self) -> PgState {
-        let toofull = match self.too_full {
+        let toofull = match self.reservations.too_full() {
             None => PgState::UNKNOWN,
             Some(false) => PgState::RECOVERY_TOOFULL,
             Some(true) => PgState::BACKFILL_TOOFULL,
@@ -197,31 +195,31 @@ impl Recovery {
             (false, false) => PgState::RECOVERY_UNFOUND,
             (false, true) => PgState::BACKFILL_UNFOUND,
         };
-        self.stage.state() | toofull | unfound
+        self.reservations.stage().state() | toofull | unfound
     }
 
     pub fn wants_tick(&self) -> bool {
         !self.unfound.is_empty()
-            || self.too_full.is_some()
+            || self.reservations.too_full().is_some()
             || !self.short.is_empty()
-            || !matches!(self.stage, Stage::Idle)
+            || !matches!(self.reservations.stage(), Stage::Idle)
             || !self.ops.is_empty()
-            || !self.releasing.is_empty()
+            || self.reservations.is_releasing()
     }
 
     /// Ceph's name of the state in which recovery rests because what is left cannot be had.
     pub fn rest_name(&self) -> Option<&'static str> {
-        let rests = matches!(self.stage, Stage::Idle)
-            && (!self.unfound.is_empty() || self.too_full.is_some());
+        let rests = matches!(self.reservations.stage(), Stage::Idle)
+            && (!self.unfound.is_empty() || self.reservations.too_full().is_some());
         rests.then_some(if self.backfilling { "NotBackfilling" } else { "NotRecovering" })
     }
 
     /// Nothing to do, and nothing in the way of it.
     pub fn rests(&self) -> bool {
-        matches!(self.stage, Stage::Idle)
+        matches!(self.reservations.stage(), Stage::Idle)
             && self.ops.is_empty()
             && self.unfound.is_empty()
-            && self.too_full.is_none()
+            && self.reservations.too_full().is_none()
     }
 
     /// Is there work that waits for the shell's turn?
@@ -253,6 +251,36 @@ impl Recovery {
             && !self.unfound.is_empty()
             && !self.backfills.is_empty()
             && self.backfills.values().all(done)
+    }
+
+    /// Reservations are given back: nothing begins by them any more.
+    fn forget_work(&mut self) {
+        self.todo.clear();
+        self.asked_turn = false;
+        self.turns = 0;
+    }
+
+    /// Waits for this read before it goes on; or before lost objects go back to older versions.
+    pub fn waits_for(&mut self, read: u64, reverts: bool) {
+        *(if reverts { &mut self.reverting } else { &mut self.reading }) = Some(read);
+    }
+
+    /// Is it reading what it goes on with?
+    pub fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Was this read waited for, and by what: is it to revert lost objects?
+    pub fn has_read(&mut self, n: u64) -> Option<bool> {
+        if self.reading.take_if(|r| *r == n).is_some() {
+            return Some(false);
+        }
+        self.reverting.take_if(|r| *r == n).map(|_| true)
+    }
+
+    /// The role ends.
+    pub fn end(&mut self, cx: &mut Cx<'_>) {
+        self.reservations.end(cx);
     }
 
     /// Somebody waits for this object, or it must not wait.
@@ -532,7 +560,7 @@ impl Pg {
         };
         let Role::Active(a) = &mut self.role else { return };
         // What had no room was deleted meanwhile, or came by a request.
-        a.recovery.too_full = None;
+        a.recovery.reservations.has_room();
         if want != view.acting {
             let want = if want == view.up { Vec::new() } else { view.places(&want) };
             if a.want.as_ref() != Some(&want) {
@@ -546,7 +574,7 @@ impl Pg {
         } else if view.acting.len() >= size && view.up == view.acting && a.serving && !a.clean {
             a.clean = true;
             a.want = None;
-            self.forced = [false; 2];
+            a.recovery.forced = Forced::default();
             let change = self.core.copy.is_clean(view.epoch);
             self.core.submit(change, After::Nothing, cx);
             self.tell_history(cx);
@@ -574,7 +602,7 @@ impl Pg {
 
     /// Goes on with whatever recovery can do now.
     pub(crate) fn pump(&mut self, cx: &mut Cx<'_>) {
-        if self.pump_read.is_some() || !self.active().is_some_and(|a| a.activated) {
+        if !self.active().is_some_and(|a| a.activated && a.recovery.reading.is_none()) {
             return;
         }
         if let Err(what) = self.pump_objects(cx) {
@@ -605,7 +633,7 @@ impl Pg {
                 self.start_object(&o, cx);
                 continue;
             }
-            let Stage::Running { backfill } = r.stage else { return Ok(()) };
+            let Stage::Running { backfill } = *r.reservations.stage() else { return Ok(()) };
             if r.ops.len() >= window {
                 return Ok(());
             }
@@ -1106,7 +1134,7 @@ impl Pg {
         let r = &a.recovery;
         let idle =
             r.ops.is_empty() && r.behind.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
-        match r.stage {
+        match *r.reservations.stage() {
             Stage::Running { backfill: false } if idle => self.begin_recovery(cx),
             Stage::Running { backfill: true } => {
                 let stuck = r.waits_for_unfound();
@@ -1218,7 +1246,9 @@ impl Pg {
 
     /// Asks and sends again what was not answered.
     pub(crate) fn repeat_recovery(&mut self, again: Again, cx: &mut Cx<'_>) {
-        self.repeat_reservations(again, cx);
+        if let Role::Active(a) = &mut self.role {
+            a.recovery.reservations.repeat(&self.core, again, cx);
+        }
         self.repeat_backfills(again, cx);
         let shard = self.core.me.shard;
         let Role::Active(a) = &mut self.role else {

@@ -339,10 +339,8 @@ impl Pg {
         deep: bool,
         cx: &mut Cx<'_>,
     ) {
-        if matches!(self.role, Role::Replica(_)) {
-            let (first, end) = self.core.range();
-            self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
-        }
+        let (first, end) = self.core.range();
+        self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
     }
 
     /// Our own map is made.

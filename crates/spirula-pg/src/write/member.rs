@@ -63,7 +63,7 @@ impl Pg {
             version,
         };
         let ack = After::Send(from, PeerMsg::Ack(ack));
-        if !self.core.will(&ack) {
+        if !self.core.commits.will(&ack) {
             self.when_durable(ack, cx);
         }
     }
@@ -169,7 +169,7 @@ impl Pg {
                     let offset = cx.reader.bad_offset(object);
                     let (tell, pending) = r.lack_change(core, repairs, entry, offset);
                     lacks = lacks.and(pending);
-                    self.core.before_next(tell);
+                    self.core.commits.before_next(tell);
                 }
             }
             kept.extend(its.filter(|_| takes));

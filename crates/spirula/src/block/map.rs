@@ -274,7 +274,8 @@ fn is_used(device: &str) -> bool {
     holders > 0 || mounts.lines().any(first) || swaps.lines().any(first)
 }
 
-/// `spirula image unmap`: when it returns, all that was written is durable and the image's lock is free.
+/// `spirula image unmap`: when it returns, all that was written is durable and the image's lock is
+/// free.
 ///
 /// # Errors
 /// When nothing such is mapped, or somebody uses it.

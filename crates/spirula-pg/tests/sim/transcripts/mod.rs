@@ -236,7 +236,10 @@ fn a_write_and_a_read() {
         "A client appends. The primary gives the entry its version, and sends it to both others.",
     );
     let op = t.asks(1, OsdOp::append(bytes_of(b'a', 16)));
-    t.says("Each member stores object, log entry and head in one transaction, and answers when it is durable.");
+    t.says(
+        "Each member stores object, log entry and head in one transaction, and answers when it \
+         is durable.",
+    );
     t.runs();
     assert_eq!(t.result(op), Some(0));
     t.says("A read is answered at once: the others have granted a lease, so nobody else leads.");
@@ -274,7 +277,10 @@ fn a_death() {
     t.asks(1, OsdOp::append(bytes_of(b'b', 16)));
     t.runs();
     t.dies(first);
-    t.says("The map shows it down. The next member leads, asks who has what, and brings the other up to it. Before it activates, the map must know that it lives.");
+    t.says(
+        "The map shows it down. The next member leads, asks who has what, and brings the other \
+         up to it. Before it activates, the map must know that it lives.",
+    );
     t.runs();
     t.says("The new primary serves.");
     t.passes(4000);
@@ -300,7 +306,10 @@ fn a_backfill() {
     }
     let old = t.primary();
     t.script().lines.clear();
-    t.says("The PG's one copy is to move. The new OSD has nothing, and the log is too short to tell all.");
+    t.says(
+        "The PG's one copy is to move. The new OSD has nothing, and the log is too short to \
+         tell all.",
+    );
     t.h.w.change_map(|m| m.out = [old].into());
     t.passes(6000);
     assert_ne!(t.primary(), old);
@@ -326,7 +335,10 @@ fn a_watch() {
     t.passes(4000);
     t.asks(1, OsdOp::watch(7, watch::RECONNECT, 2, 30));
     t.runs();
-    t.says("Another client notifies: who watches is told, and the notifier answered when all have said something.");
+    t.says(
+        "Another client notifies: who watches is told, and the notifier answered when all have \
+         said something.",
+    );
     let op = t.asks(2, OsdOp::notify(9, 30, b"news"));
     t.runs();
     let id = t.h.w.notified.last().copied().expect("a watcher was told");
@@ -348,7 +360,10 @@ fn a_trim() {
     t.h.snaps = vec![1];
     t.asks(1, OsdOp::write(0, bytes_of(b'b', 8)));
     t.runs();
-    t.says("The snapshot is removed. The primary looks for what belongs to it, and trims it as a write.");
+    t.says(
+        "The snapshot is removed. The primary looks for what belongs to it, and trims it as a \
+         write.",
+    );
     t.h.w.change_map(|m| {
         m.snaps.clear();
         Arc::make_mut(&mut m.removed).insert(1, 1);
@@ -391,7 +406,10 @@ fn an_erasure_coded_overwrite_that_is_taken_back() {
     t.h.w.slow.insert((End::Osd(first), End::Osd(third)), u64::MAX);
     t.asks(1, OsdOp::write(0, bytes_of(b'b', 16)));
     t.runs();
-    t.says("The primary dies. Of the two that are left one has the overwrite: too few to read it, so it is taken back.");
+    t.says(
+        "The primary dies. Of the two that are left one has the overwrite: too few to read it, \
+         so it is taken back.",
+    );
     t.dies(first);
     t.passes(4000);
     assert_eq!(t.primary(), second);
@@ -414,7 +432,10 @@ fn a_lease_that_is_waited_for() {
     t.h.w.mark_down(old);
     t.follows_the_primary();
     t.runs();
-    t.says("A write comes to the new primary: it waits, for the old one may still serve reads by its leases.");
+    t.says(
+        "A write comes to the new primary: it waits, for the old one may still serve reads by \
+         its leases.",
+    );
     let write = t.asks(1, OsdOp::append(bytes_of(b'b', 16)));
     t.runs();
     assert_eq!(t.result(write), None);
