@@ -635,7 +635,8 @@ mod tests {
             .collect();
         shown.push("help");
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, n)| *n).copied().collect();
-        (shown.sort_unstable(), grouped.sort_unstable());
+        shown.sort_unstable();
+        grouped.sort_unstable();
         assert_eq!(shown, grouped);
         let help = program.clone().render_help().to_string();
         for c in program.get_subcommands().filter(|c| !c.is_hide_set()) {
