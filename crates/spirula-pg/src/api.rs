@@ -1,9 +1,7 @@
 //! What goes into a PG and what comes out of it.
 
-use crate::backoff::Patience;
 use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
-use crate::requests::Phase;
 use crate::snap::PoolSnaps;
 use crate::stored::Stored;
 use spirula_encoding::UTime;
@@ -214,6 +212,56 @@ impl MapView {
     pub fn places(&self, members: &[Peer]) -> Vec<OsdId> {
         Peer::places(members, self.pool.as_ref().map_or(0, |p| p.size))
     }
+}
+
+/// May a request be dropped, and its client told to send it again later?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// No: its client knows no backoffs.
+    Endless,
+    /// Where it would wait for long.
+    Long,
+    /// Wherever it would wait: its connection has much open.
+    Short,
+}
+
+/// Where a request stands in its PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has come, and nothing is in its way so far.
+    Arrived,
+    /// It was sent with a newer map than the PG has.
+    Map,
+    /// The PG peers.
+    Peered,
+    /// The PG has peered, and has too few members, or its primary may not serve yet.
+    Active,
+    /// The cluster's flags have clients wait (`pause`).
+    Paused,
+    /// Others on its object go first: requests before it, or writes that are not durable
+    /// everywhere.
+    Turn,
+    /// Its object is missing here, and is recovered, or nobody has it.
+    Missing,
+    /// A member lacks the object that it changes.
+    Degraded,
+    /// It reads a clone that is missing here. Others on the object go before it until that may have
+    /// changed.
+    Clone,
+    /// The object is compared with its copies.
+    Scrub,
+    /// The PG is about to be merged.
+    Merge,
+    /// Another member's leave to read has to be renewed.
+    Lease,
+    /// Something is read for it: from a disk, or from other members' shards.
+    Read,
+    /// The object that it copies is read from another PG.
+    Copy,
+    /// It is executed.
+    Execute,
+    /// It is executed, and not durable on all members.
+    Commit,
 }
 
 /// A client's request.

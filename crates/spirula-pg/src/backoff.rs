@@ -24,7 +24,7 @@
 //! the range, until the client sends all of them again in order:
 //!
 //! * those already in the PG, because a connection that was told to stop is remembered here
-//!   ([`Pg::backs_off`]), and because an object's queue, which has all that are in the PG, loses
+//!   ([`Held::backs_off`]), and because an object's queue, which has all that are in the PG, loses
 //!   all requests of such a connection, not only some;
 //! * those that arrive, by [`Backoffs::covers`]. What arrives before the client's acknowledgement
 //!   was sent before it heard of the block, so it will come again, and must not be served before
@@ -35,24 +35,13 @@
 //! them again, too; a write is then known by the log, and of a read's two answers the client takes
 //! that to its last attempt.
 
-use crate::api::{ConnId, PgEffect};
-use crate::pg::{Cx, Pg, Role};
-use crate::requests::{Phase, Request};
-use spirula_maps::PgState;
+use crate::api::{ConnId, Patience, PgEffect};
+use crate::core::{Cx, PgCore};
+use crate::lead::Lead;
+use crate::requests::Request;
 use spirula_messages::ceph::osd::{MOsdBackoff, backoff_op};
 use spirula_types::{Epoch, HObject, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// May a request be dropped, and its client told to send it again later?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// No: its client knows no backoffs.
-    Endless,
-    /// Where it would wait for long.
-    Long,
-    /// Wherever it would wait: its connection has much open.
-    Short,
-}
 
 /// What the client knows of a backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,63 +191,57 @@ impl Held {
     }
 }
 
-impl Pg {
-    /// Will it not serve before something changes that may take long?
-    fn stands_still(&self) -> bool {
-        match &self.role {
-            Role::Active(a) => a.activated && !a.serving,
-            Role::Peering(p) => {
-                let (state, _) = p.state();
-                [PgState::DOWN, PgState::INCOMPLETE, PgState::PEERED].iter().any(|s| state.any(*s))
-            }
-            _ => false,
-        }
-    }
-
-    /// Is a request that the PG cannot serve to be dropped?
-    fn backs_off(&self, q: &Request) -> bool {
+impl Held {
+    /// Is a request that the PG cannot serve to be dropped? `long`: it will not serve before
+    /// something changes that may take long.
+    fn backs_off(&self, q: &Request, long: bool) -> bool {
         match q.patience() {
             Patience::Endless => false,
             Patience::Short => true,
             // Not to be served before what was dropped.
-            Patience::Long => self.stands_still() || self.held.conns.contains(&q.conn()),
+            Patience::Long => long || self.conns.contains(&q.conn()),
         }
     }
 
-    /// Keeps a request until the PG serves, or has its client do that.
-    pub(crate) fn wait_or_back_off(&mut self, mut q: Request, cx: &mut Cx<'_>) {
-        if self.backs_off(&q) {
-            let (begin, end) = self.core.range();
-            self.held.conns.insert(q.conn());
-            cx.out.push(PgEffect::Backoff { op: q.id(), begin, end });
-        } else {
-            let peered = self.active().is_some_and(|a| a.activated);
-            q.enter(if peered { Phase::Active } else { Phase::Peered }, cx);
-            self.requests.wait(q);
+    /// A request that the PG cannot serve is to be kept until it does, and is given back; or its
+    /// client is to do that.
+    pub fn keep_or_back_off(
+        &mut self,
+        q: Request,
+        long: bool,
+        core: &PgCore,
+        cx: &mut Cx<'_>,
+    ) -> Option<Request> {
+        if !self.backs_off(&q, long) {
+            return Some(q);
         }
+        let (begin, end) = core.span();
+        self.conns.insert(q.conn());
+        cx.out.push(PgEffect::Backoff { op: q.id(), begin, end });
+        None
     }
 
     /// The PG serves.
-    pub(crate) fn unblock_pg(&mut self, cx: &mut Cx<'_>) {
-        if !self.held.conns.is_empty() {
+    pub fn unblock_pg(&mut self, cx: &mut Cx<'_>) {
+        if !self.conns.is_empty() {
             self.unblock_all(cx);
         }
     }
 
     /// The interval ends, or the PG serves: clients may try again.
-    pub(crate) fn unblock_all(&mut self, cx: &mut Cx<'_>) {
-        let held = std::mem::take(&mut self.held);
+    pub fn unblock_all(&mut self, cx: &mut Cx<'_>) {
+        let held = std::mem::take(self);
         if !held.conns.is_empty() || !held.objects.is_empty() {
             cx.out.push(PgEffect::Unblock(None));
         }
     }
+}
 
+impl Lead<'_> {
     /// All requests on this object wait until `awaited`, which is it or a clone of it, is
     /// recovered: who knows backoffs holds them itself.
     pub(crate) fn back_off_object(&mut self, object: &HObject, awaited: &HObject, cx: &mut Cx<'_>) {
-        let Some(unfound) = self.active().map(|a| a.recovery.unfound.contains(awaited)) else {
-            return;
-        };
+        let unfound = self.primary.recovery.unfound.contains(awaited);
         let wait = |p| p == Patience::Endless || p == Patience::Long && !unfound;
         self.hold_back(object, awaited, |q| !wait(q.patience()), cx);
     }
@@ -300,9 +283,8 @@ impl Pg {
         let Some(awaited) = self.held.objects.get(object) else { return };
         // While a clone is awaited the object itself serves: a watch whose client is gone may end.
         self.watches.renew(Some(object), !awaited.contains(object), cx.now.mono_ms);
-        let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else {
-            return;
-        };
+        let a = &*self.primary;
+        let Some(awaited) = self.held.objects.get(object) else { return };
         let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.core.missing().contains(o);
         if awaited.iter().any(is_there) {
             self.held.objects.remove(object);
@@ -310,12 +292,9 @@ impl Pg {
         }
     }
 
-    /// Time passed.
+    /// Time passed: clients may have to be told something else.
     pub(crate) fn backoff_tick(&mut self, cx: &mut Cx<'_>) {
-        if self.stands_still() {
-            self.run_waiting(cx);
-        }
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         if !a.recovery.unfound.is_empty() {
             // Requests wait in the queue of the head, also for a clone.
             let unfound = |o: &HObject| {

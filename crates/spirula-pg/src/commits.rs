@@ -1,12 +1,48 @@
-//! What is to be done when something is durable, in order.
+//! What was submitted and is not durable yet, and what is to follow it.
 //!
-//! Transactions of a PG become durable in the order in which they were submitted, so what follows
-//! one comes after what follows those before it. Nothing that says that something is durable leaves
-//! the PG in another way.
+//! Each transaction has a number, its token. What tells of a change waits here until the change is
+//! durable, in the order in which it was submitted: nothing is said before, and nothing that the
+//! store refused is said at all.
 
-use crate::api::Token;
-use crate::pg::After;
+use crate::api::{PeerMsg, Token};
+use spirula_types::{EVersion, Epoch, Peer};
 use std::collections::VecDeque;
+
+/// What to do when a transaction is durable.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box per replicated write would cost more than it saves"
+)]
+pub(crate) enum After {
+    /// A write of the interval is durable here.
+    Write { since: Epoch, version: EVersion },
+    /// Send this.
+    Send(Peer, PeerMsg),
+    /// A piece that the primary pushed is durable here.
+    Pushed { since: Epoch, to: Peer, seq: u64 },
+    /// A step of the primary's own is durable here.
+    Step { since: Epoch, step: Step },
+    /// Nothing more.
+    Nothing,
+    /// Go on deleting.
+    Remove,
+    /// The last trace is gone.
+    Gone,
+}
+
+/// Own steps that wait for durability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// All that was submitted before peering began.
+    Flushed,
+    /// A piece of an object pulled from another copy.
+    Pulled(u64),
+    /// The activation.
+    Activated,
+    /// A piece of our shard that was rebuilt.
+    Rebuilt(u64),
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -15,15 +51,13 @@ pub(crate) struct Commits {
     after: VecDeque<(Token, After)>,
 }
 
-impl Default for Commits {
-    /// Nothing was submitted.
-    fn default() -> Self {
+impl Commits {
+    /// Nothing is submitted yet.
+    pub fn new() -> Self {
         Self { next_token: 1, after: VecDeque::new() }
     }
-}
 
-impl Commits {
-    /// A transaction is submitted by the token that this gives; `after` follows it.
+    /// The token of what is submitted now; `after` happens when it is durable.
     pub fn submitted(&mut self, after: After) -> Token {
         let token = self.next_token;
         self.next_token += 1;
@@ -55,7 +89,7 @@ impl Commits {
     }
 
     /// Is everything durable that was submitted?
-    pub fn is_durable(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.after.is_empty()
     }
 
@@ -88,7 +122,6 @@ impl Commits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::Step;
 
     fn step(n: u64) -> After {
         After::Step { since: 1, step: Step::Pulled(n) }
@@ -107,8 +140,8 @@ mod tests {
 
     #[test]
     fn what_follows_comes_in_the_order_of_the_transactions() {
-        let mut c = Commits::default();
-        assert!(c.is_durable() && c.after_all(step(9)).is_some(), "nothing is waited for");
+        let mut c = Commits::new();
+        assert!(c.is_empty() && c.after_all(step(9)).is_some(), "nothing is waited for");
         let first = c.submitted(step(1));
         c.before_next(step(2));
         let second = c.submitted(step(3));
@@ -116,14 +149,14 @@ mod tests {
         assert!(c.after_all(step(4)).is_none());
         assert!(due(&mut c, first - 1).is_empty());
         assert_eq!(due(&mut c, first), [0, 1]);
-        assert!(!c.is_durable());
+        assert!(!c.is_empty());
         assert_eq!(due(&mut c, second), [2, 3, 4]);
-        assert!(c.is_durable());
+        assert!(c.is_empty());
     }
 
     #[test]
     fn what_followed_a_refused_transaction_and_later_ones_is_forgotten() {
-        let mut c = Commits::default();
+        let mut c = Commits::new();
         let tokens: Vec<Token> = (1..=3).map(|n| c.submitted(step(n))).collect();
         c.forget_from(tokens[1]);
         assert_eq!(due(&mut c, tokens[2]), [1]);

@@ -13,14 +13,13 @@
 //! be the worst, the second unknown, and the third is the newest entry's.
 
 use crate::api::{MapView, PgConfig};
+use crate::core::UNKNOWN_MS;
 use crate::erasure::undo;
 use crate::exec::ObjectReader;
 use crate::intervals::{Interval, forget_before};
 use crate::log::{LogEntry, PgLog};
 use crate::merge::merge;
 use crate::missing::Missing;
-use crate::peering::removals;
-use crate::pg::UNKNOWN_MS;
 use crate::stored::{Record, Stored, head_key, info_key};
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, from_slice, to_vec};
@@ -30,7 +29,7 @@ use spirula_messages::cluster::pg::{
 };
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_messages::cluster::write::WriteRecord;
-use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
+use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -1049,6 +1048,11 @@ fn sum(a: &PgCounts, b: &PgCounts) -> PgCounts {
         clones: a.clones + b.clones,
         whiteouts: a.whiteouts + b.whiteouts,
     }
+}
+
+/// Updates that delete these objects.
+pub(crate) fn removals(objects: impl IntoIterator<Item = HObject>) -> Vec<ObjectUpdate> {
+    objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect()
 }
 
 #[cfg(test)]

@@ -2,29 +2,41 @@
 //!
 //! The copy ([`PgCopy`]) owns what is stored of the PG besides its objects. The order in which that
 //! becomes durable is here: a [`Change`] is submitted with what is to follow it ([`After`]), and
-//! nothing that tells of it leaves before ([`PgCore::submit`], [`Commits::next_due`]). This knows
-//! no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
+//! nothing that tells of it leaves before ([`PgCore::submit`], [`Commits`]). This knows no
+//! role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which change what is
 //! here, and have it stored, in the same event.
 
-use crate::api::{MapView, PeerMsg, PgConfig, PgEffect};
-use crate::commits::Commits;
+use crate::api::{MapView, Now, PeerMsg, PgConfig, PgEffect};
+use crate::commits::{After, Commits};
 use crate::copy::{Change, PgCopy, Reader};
 use crate::erasure::Shape;
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
 use crate::intervals::Interval;
+use crate::lease::Leases;
 use crate::log::PgLog;
 use crate::missing::Missing;
-use crate::pg::{After, Cx, UNKNOWN_MS};
 use crate::shard::localize;
 use crate::stored::Stored;
 use crate::write::backend::Backend;
-use spirula_encoding::{DecodeError, UTime};
+use spirula_encoding::{DecodeError, UTime, from_slice};
 use spirula_maps::SnapIntervals;
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgInfo};
 use spirula_types::transaction::Transaction;
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A time that was forgotten with a restart.
+pub(crate) const UNKNOWN_MS: u64 = u64::MAX;
+
+/// What every handler needs.
+pub(crate) struct Cx<'a> {
+    pub now: Now,
+    pub reader: &'a dyn ObjectReader,
+    pub leases: &'a Leases,
+    pub out: &'a mut Vec<PgEffect>,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -44,13 +56,13 @@ pub(crate) struct PgCore {
     pub(crate) view: Option<Arc<MapView>>,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
-    /// What follows when something is durable.
+    /// What follows when what was submitted is durable.
     pub(crate) commits: Commits,
     next_seq: u64,
     /// What cannot happen has happened, see `invariant!`.
-    pub(crate) broken: bool,
+    broken: bool,
     /// When it was said last, and when it had its consequence.
-    pub(crate) broken_ms: u64,
+    broken_ms: u64,
 }
 
 impl PgCore {
@@ -85,7 +97,7 @@ impl PgCore {
             called: BTreeMap::new(),
             view: None,
             primary_since: 0,
-            commits: Commits::default(),
+            commits: Commits::new(),
             next_seq: 1,
             broken: false,
             broken_ms: 0,
@@ -194,10 +206,51 @@ impl PgCore {
     }
 
     /// First and after-last position of the PG's objects.
-    pub(crate) fn range(&self) -> (HObject, HObject) {
+    pub(crate) fn span(&self) -> (HObject, HObject) {
         let in_map = self.view.as_ref().and_then(|v| v.pool.as_ref()).map(|p| p.pg_num);
         let pg_num = in_map.or(self.info().map(|i| i.pg_num)).unwrap_or(1);
         (crate::exec::pg_start(self.id), crate::exec::pg_end(self.id, pg_num))
+    }
+
+    /// Objects from `start` on with their versions, and where to go on.
+    pub(crate) fn list_versions(
+        &self,
+        start: &HObject,
+        max: usize,
+        reader: &dyn ObjectReader,
+    ) -> Result<(Vec<(HObject, EVersion)>, HObject), ReadError> {
+        let (first, end) = self.span();
+        let start = start.max(&first);
+        let mut found = reader.list(start, &end, max.max(1) + 1)?;
+        let next = if found.len() > max.max(1) {
+            found.pop().unwrap_or_else(HObject::max)
+        } else {
+            HObject::max()
+        };
+        let mut objects = Vec::with_capacity(found.len());
+        for o in found {
+            let version = match reader.attr(&o, INFO_ATTR)? {
+                // An object whose record is missing or damaged equals no other.
+                Some(attr) => {
+                    from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default()
+                }
+                None => EVersion::default(),
+            };
+            objects.push((o, version));
+        }
+        Ok((objects, next))
+    }
+
+    /// Version of a stored object; zero if it is not there, or not whole.
+    pub(crate) fn stored_version(
+        &self,
+        object: &HObject,
+        reader: &dyn ObjectReader,
+    ) -> Result<EVersion, ReadError> {
+        Ok(match reader.attr(object, INFO_ATTR)? {
+            Some(attr) => from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default(),
+            None => EVersion::default(),
+        })
     }
 
     pub(crate) fn seq(&mut self) -> u64 {
@@ -216,7 +269,25 @@ impl PgCore {
     pub(crate) fn submit(&mut self, change: Change, after: After, cx: &mut Cx<'_>) {
         let mut txn = change.into_transaction();
         localize(&mut txn, self.me.shard);
-        cx.out.push(PgEffect::Submit(self.commits.submitted(after), txn));
+        let token = self.commits.submitted(after);
+        cx.out.push(PgEffect::Submit(token, txn));
+    }
+
+    /// Sends this when all that was submitted before is durable; at once if it is.
+    pub(crate) fn send_when_durable(&mut self, to: Peer, msg: PeerMsg, cx: &mut Cx<'_>) {
+        if let Some(After::Send(to, msg)) = self.commits.after_all(After::Send(to, msg)) {
+            cx.out.push(PgEffect::Send(to, msg));
+        }
+    }
+
+    /// The same for an answer that may be on its way already: it is not said twice.
+    pub(crate) fn send_again(&mut self, to: Peer, msg: PeerMsg, cx: &mut Cx<'_>) {
+        let msg = After::Send(to, msg);
+        if !self.commits.will(&msg)
+            && let Some(After::Send(to, msg)) = self.commits.after_all(msg)
+        {
+            cx.out.push(PgEffect::Send(to, msg));
+        }
     }
 
     /// A new interval: nobody has called it by any name yet.
@@ -311,6 +382,24 @@ impl PgCore {
         if until == UNKNOWN_MS { cx.leases.forgotten_until() } else { until }
     }
 
+    /// What of this still holds: who may serve reads as the primary of an interval that is over,
+    /// and until when.
+    pub(crate) fn old_readers(
+        &self,
+        known: BTreeMap<OsdId, (Epoch, u64)>,
+        view: &MapView,
+        cx: &Cx<'_>,
+    ) -> Vec<(OsdId, Epoch, u64)> {
+        // One that is up again, or was, began anew or has heard of it.
+        let reads = |osd: OsdId, last: Epoch| {
+            osd != self.me.osd
+                && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
+        };
+        let all =
+            known.into_iter().map(|(o, (last, until))| (o, last, self.reads_until(until, cx)));
+        all.filter(|(o, last, until)| *until > cx.now.mono_ms && reads(*o, *last)).collect()
+    }
+
     pub(crate) fn send(&self, to: Peer, body: CtlBody, cx: &mut Cx<'_>) {
         cx.out.push(PgEffect::Send(to, self.ctl(to, body)));
     }
@@ -352,4 +441,23 @@ impl PgCore {
             tracing::error!(pg = %self.id, osd = %self.me, "cannot happen: {what}");
         }
     }
+    /// Has it happened, and had no consequence yet?
+    pub(crate) fn must_mend(&self) -> bool {
+        self.broken
+    }
+
+    /// May it have its consequence now? Not too often. Then it counts as mended.
+    pub(crate) fn mends(&mut self, cx: &Cx<'_>) -> bool {
+        let early = self.broken_ms > 0 && cx.now.mono_ms < self.broken_ms + self.cfg.retry_ms;
+        if self.broken && !early {
+            (self.broken, self.broken_ms) = (false, cx.now.mono_ms.max(1));
+            return true;
+        }
+        false
+    }
+}
+
+/// Are the hashes of a PG the same in a pool of `a` and of `b` PGs?
+pub(crate) fn has_range(pg: PgId, a: u32, b: u32) -> bool {
+    hash::range_bits(pg.seed, a) == hash::range_bits(pg.seed, b)
 }

@@ -4,9 +4,9 @@
 //! | step | who |
 //! |---|---|
 //! | `pgp_num` is lowered: both are placed alike, the data moves | monitor, recovery |
-//! | both primaries say that their PG is clean, and say so again, or take it back | [`Pg::tell_merge`] |
+//! | both primaries say that their PG is clean, say it again, or take it back | [`Lead::tell_merge`] |
 //! | the merge is *pending* (`pg_num_pending` < `pg_num`): a new interval of both, without writes | monitor |
-//! | both primaries say that it is ready, at which version, and who acts | [`Pg::tell_merge`] |
+//! | both primaries say that it is ready, at which version, and who acts | [`Lead::tell_merge`] |
 //! | `pg_num` falls by one; the map says which merge it was and at which versions | monitor |
 //! | every OSD folds what it has of the two, before any PG sees that map | [`Pg::fold`] |
 //! | the target peers, as in any new interval | `peering` |
@@ -51,9 +51,12 @@
 
 use crate::Now;
 use crate::api::{MapView, Merged, PgEffect};
+use crate::commits::After;
+use crate::core::Cx;
 use crate::exec::ObjectReader;
+use crate::lead::Lead;
 use crate::lease::Leases;
-use crate::pg::{After, Cx, Pg};
+use crate::pg::Pg;
 use spirula_messages::cluster::control::MergeWord;
 use spirula_types::{EVersion, Epoch, Peer, PgId, PoolId, SpgId, hash};
 use std::collections::BTreeMap;
@@ -99,7 +102,7 @@ impl Pg {
         let cx = &mut Cx { now, reader, leases, out };
         self.leave_role(cx);
         // Their clients see that the PG is gone and send them to the target.
-        self.drop_all_ops(epoch, cx);
+        self.requests.drop_all(epoch, cx);
     }
 
     /// Folds `sources`, retired, into this PG, for a pool of `pg_num` PGs, because of the map of
@@ -144,13 +147,16 @@ impl Pg {
         let change = self.core.copy.fold(theirs, at, (epoch, pg_num));
         self.core.submit(change, After::Nothing, cx);
     }
+}
 
+impl Lead<'_> {
     /// Tells the monitor that the PG can be merged, or is ready to be, if that is so and was not
     /// told with this map (`again`: even then); takes back what it told if that is no longer so.
     pub(crate) fn tell_merge(&mut self, again: bool, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.core.id.seed));
-        let (Some(a), Some(info)) = (self.active(), self.core.info()) else { return };
+        let Some(info) = self.core.info() else { return };
+        let a = &*self.primary;
         let pending = self.core.interval().premerge;
         let idle =
             a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing().is_empty();
@@ -162,13 +168,13 @@ impl Pg {
             version: info.last_update(),
             les: info.les,
             lec: info.lec,
-            acting: Peer::places(&view.acting, Self::pool_size(&view)),
+            acting: Peer::places(&view.acting, view.pool_size()),
         });
         // While it is only able, one word will do for all maps.
         let key = word
             .as_ref()
             .map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval().since }));
-        let Some(a) = self.active_mut() else { return };
+        let a = &mut *self.primary;
         let told = std::mem::replace(&mut a.merge_told, key);
         match word {
             Some(word) if told != key || again => cx.out.push(PgEffect::Mergeable(word)),
@@ -179,6 +185,11 @@ impl Pg {
 }
 
 impl MapView {
+    /// How many members the pool wants.
+    pub(crate) fn pool_size(&self) -> usize {
+        self.pool.as_ref().map_or(0, |p| p.size)
+    }
+
     /// Is a merge of PG `seed` pending?
     pub(crate) fn is_premerge(&self, seed: u32) -> bool {
         self.pool.as_ref().is_some_and(|p| p.is_premerge(seed))

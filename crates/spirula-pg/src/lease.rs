@@ -25,7 +25,7 @@
 //! The map that says that the old primary is dead may be a later one than that which shows it down:
 //! an OSD that lives and hears that it is down gives up its leases before it says so, and is on
 //! record as dead an epoch later. Therefore each map of an interval is asked again who may still
-//! read ([`Pg::forget_dead_readers`]). That is as safe as asking once, at the activation. An OSD
+//! read (`Lead::forget_dead_readers`). That is as safe as asking once, at the activation. An OSD
 //! that is dead, or began anew, in one map of this interval reads no more under a lease of before,
 //! whichever map said so first; nobody is added to those who are waited for; and what the members
 //! were told stays with them, which is longer, until they hear that it is over.
@@ -40,8 +40,6 @@
 //! with its clocks for up to [`PAUSE_MS`] notices nothing and reads nothing that it must not: it
 //! uses so much less of each lease, counted from when it asked.
 
-use crate::api::PgEffect;
-use crate::pg::{After, Cx, Pg};
 use spirula_types::{Epoch, OsdId};
 use std::collections::BTreeMap;
 
@@ -159,51 +157,6 @@ impl Leases {
             .unwrap_or(0)
             .max(self.forgotten_until())
             .saturating_sub(now_ms)
-    }
-}
-
-impl Pg {
-    /// A newer map of the interval: of those that may read as primaries of older ones, some may be
-    /// dead by now.
-    pub(crate) fn forget_dead_readers(&mut self, cx: &mut Cx<'_>) {
-        if self.active().is_none_or(|a| a.wait_until == 0) {
-            return;
-        }
-        let known =
-            self.core.readers().iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
-        let Some(view) = self.core.view.clone() else {
-            return invariant!(self.core, "a primary is active without a map");
-        };
-        let left = self.old_readers(known, &view, cx);
-        if left.len() == self.core.readers().len() {
-            return;
-        }
-        let until = left.iter().map(|(_, _, until)| *until).max();
-        self.core.copy.read_by(left).saved_whole();
-        let Some(a) = self.active_mut() else {
-            return invariant!(self.core, "it is no active primary any more");
-        };
-        a.wait_until = until.unwrap_or(cx.now.mono_ms);
-        let until = a.wait_until;
-        if a.activated {
-            cx.out.push(PgEffect::WakeAt(until));
-            self.end_lease_wait(cx);
-        }
-    }
-
-    /// Requests go on if no older primary can be reading any more.
-    pub(crate) fn end_lease_wait(&mut self, cx: &mut Cx<'_>) {
-        let Some(a) = self.active_mut() else { return };
-        if a.wait_until == 0 || cx.now.mono_ms < a.wait_until {
-            return;
-        }
-        a.wait_until = 0;
-        let change = self.core.copy.read_by_nobody();
-        self.core.submit(change, After::Nothing, cx);
-        self.tell_history(cx);
-        cx.out.push(PgEffect::StateChanged);
-        self.begin_to_serve(cx);
-        self.tell_merge(false, cx);
     }
 }
 

@@ -8,13 +8,15 @@
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
 //! | `core` | what all parts work on: identity, interval, the copy, and what of it is durable |
-//! | `commits` | what follows when something is durable |
 //! | `copy` | **what is stored of a PG beside its objects, and all that changes it** |
+//! | `commits` | what was submitted, and what is to follow when it is durable |
 //! | `stored` | what is stored of that, and under which keys |
+//! | `role` | what an OSD is to a PG |
 //! | `pg` | the parts, dispatch, maps and intervals |
 //! | `intervals` | closed intervals, and who must be heard because of them |
 //! | `peering` | **why no acknowledged write is lost**; proving which history to serve |
-//! | `active` | a primary after peering |
+//! | `primary` | a primary after peering |
+//! | `lead` | what its verbs work on |
 //! | `requests` | client requests: **the phases of each**, order per object, execution, reply |
 //! | `write` | **a write**: from what a request wants to what every member has; commit |
 //! | `watch` | who can be told of what happens to an object, and **why no watch misses a notification** |
@@ -26,8 +28,10 @@
 //! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
 //! | `mail` | messages of peers that wait for a map or a read |
-//! | `member` | answering a primary: infos, logs, recovery, activation, deletion |
-//! | `replica` | what a member owes its primary |
+//! | `member` | what any holder answers a primary: infos, logs, objects; activation |
+//! | `replica` | a member after its activation |
+//! | `removing` | a copy that is deleted |
+//! | `again` | when an open exchange is repeated |
 //! | `repeat` | **why nothing that is lost between two OSDs is waited for** |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
@@ -78,7 +82,7 @@ macro_rules! invariant {
     };
 }
 
-mod active;
+mod again;
 mod api;
 mod backoff;
 mod commits;
@@ -88,6 +92,7 @@ pub mod erasure;
 pub mod exec;
 mod fold;
 mod intervals;
+mod lead;
 mod lease;
 mod listing;
 mod log;
@@ -98,12 +103,15 @@ mod merge;
 mod missing;
 mod peering;
 mod pg;
+mod primary;
 mod query;
 mod recovery;
+mod removing;
 mod repair;
 mod repeat;
 mod replica;
 mod requests;
+mod role;
 mod scrub;
 pub mod shard;
 mod snap;
@@ -118,9 +126,10 @@ mod write;
 pub use api::Bug;
 pub use api::{
     ClientOp, ConnId, CreateAnswer, LargeOmap, LogLevel, MapView, Merged, Now, OpId, OsdView,
-    PeerMsg, Permits, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Token, TurnKind,
+    Patience, PeerMsg, Permits, PgConfig, PgEffect, PgEvent, Phase, PoolView, ReadKey, Reservation,
+    Token, TurnKind,
 };
-pub use backoff::{Backoffs, Patience};
+pub use backoff::Backoffs;
 pub use fold::{folds, target_of};
 pub use intervals::Interval;
 pub use lease::{DRIFT, Leases, PAUSE_MS};
@@ -129,7 +138,6 @@ pub use look::Look;
 pub use merge::merge;
 pub use missing::{Missing, missing_prefix};
 pub use pg::Pg;
-pub use requests::Phase;
 pub use snap::{PoolSnaps, SnapContext};
 pub use split::children_of;
 pub use stored::{Stored, head_key, info_key, parse_info_key};

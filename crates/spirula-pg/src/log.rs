@@ -6,10 +6,11 @@
 //! Entries at or before the tail were committed on every acting member, so they are part of
 //! every later history. In the store both are log entries; the tail tells which is which.
 
-use spirula_encoding::UTime;
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, UTime, from_slice};
 use spirula_messages::cluster::entry::key_of;
 pub use spirula_messages::cluster::entry::{EntryKind, LogEntry, OpReturn};
-use spirula_types::{Dirty, EVersion, HObject, PoolId, ReqId};
+use spirula_types::{Dirty, EVersion, HObject, Peer, PgId, PoolId, ReqId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// What is remembered of a request whose entry is trimmed.
@@ -380,6 +381,17 @@ impl PgLog {
 /// The newest position of a log before `v`.
 pub(crate) fn before(log: &PgLog, v: EVersion) -> EVersion {
     log.entries.iter().rev().map(|e| e.version).find(|e| *e < v).unwrap_or(log.tail)
+}
+
+/// The entries that a peer sent; `None` if they make no sense.
+pub(crate) fn parse(pg: PgId, from: Peer, entries: &[Bytes]) -> Option<Vec<LogEntry>> {
+    match entries.iter().map(|b| from_slice(b)).collect::<Result<Vec<LogEntry>, DecodeError>>() {
+        Ok(entries) => Some(entries),
+        Err(e) => {
+            tracing::error!(%pg, %from, error = %e, "read peer's log");
+            None
+        }
+    }
 }
 
 #[cfg(test)]

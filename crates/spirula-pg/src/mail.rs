@@ -12,9 +12,8 @@
 //!   was.
 
 use crate::api::{PeerMsg, PgEffect, ReadKey};
-use crate::core::PgCore;
+use crate::core::{Cx, PgCore};
 use crate::exec::Prefetch;
-use crate::pg::Cx;
 use spirula_messages::cluster::pg::{CtlBody, PgTxn, TxnKind};
 use spirula_types::{Epoch, Peer};
 use std::collections::{BTreeMap, VecDeque};

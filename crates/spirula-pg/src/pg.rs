@@ -1,101 +1,27 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
-use crate::active::Active;
 use crate::api::{
-    ConnId, LogLevel, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token,
-    TurnKind,
+    ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, ReadKey, Token, TurnKind,
 };
 use crate::backoff::Held;
-use crate::copy::Change;
-use crate::core::PgCore;
-use crate::exec::{ObjectReader, Prefetch};
+use crate::commits::{After, Step};
+use crate::core::{Cx, PgCore, has_range};
+use crate::exec::ObjectReader;
 use crate::intervals::Interval;
 use crate::lease::Leases;
 use crate::mail::Mail;
-use crate::peering::Peering;
-use crate::repair::{self, Repairs};
-use crate::replica::Replica;
-use crate::requests::Requests;
-use crate::shard::{ShardReader, object_of_store, store_object, undo_object};
+use crate::repair::Repairs;
+use crate::requests::{Requests, Standing};
+use crate::role::{Role, Strays};
+use crate::shard::ShardReader;
 use crate::snap::trim;
 use crate::stored::Stored;
+use crate::write::Unfit;
 use spirula_encoding::DecodeError;
-use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgCtl, PgInfo};
-use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
-use std::collections::BTreeMap;
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::{OsdId, Peer, SpgId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// A time that was forgotten with a restart.
-pub(crate) const UNKNOWN_MS: u64 = u64::MAX;
-
-/// What this OSD does for the PG.
-#[derive(Debug)]
-pub(crate) enum Role {
-    /// Nothing, or waiting for its primary.
-    Idle,
-    /// Takes writes from the primary of the present interval.
-    Replica(Box<Replica>),
-    /// Primary, not active yet.
-    Peering(Box<Peering>),
-    /// Primary: activating, then serving, or only recovering where too few members are up.
-    Active(Box<Active>),
-    /// Deletes its copy.
-    Removing(Removing),
-}
-
-/// The deletion of a copy.
-#[derive(Debug, Default)]
-pub(crate) struct Removing {
-    /// One that could not go on does so then, monotonic milliseconds; 0: none waits.
-    pub again_ms: u64,
-    /// It waits for this read.
-    pub read: Option<u64>,
-}
-
-/// What to do when a transaction is durable.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a box per replicated write would cost more than it saves"
-)]
-pub(crate) enum After {
-    /// A write of the interval is durable here.
-    Write { since: Epoch, version: EVersion },
-    /// Send this.
-    Send(Peer, PeerMsg),
-    /// A piece that the primary pushed is durable here.
-    Pushed { since: Epoch, to: Peer, seq: u64 },
-    /// A step of the primary's own is durable here.
-    Step { since: Epoch, step: Step },
-    /// Nothing more.
-    Nothing,
-    /// Go on deleting.
-    Remove,
-    /// The last trace is gone.
-    Gone,
-}
-
-/// Own steps that wait for durability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// All that was submitted before peering began.
-    Flushed,
-    /// A piece of an object pulled from another copy.
-    Pulled(u64),
-    /// The activation.
-    Activated,
-    /// A piece of our shard that was rebuilt.
-    Rebuilt(u64),
-}
-
-/// What every handler needs.
-pub(crate) struct Cx<'a> {
-    pub now: Now,
-    pub reader: &'a dyn ObjectReader,
-    pub leases: &'a Leases,
-    pub out: &'a mut Vec<PgEffect>,
-}
 
 /// One placement group on one OSD. See the crate's header.
 #[derive(Debug)]
@@ -104,24 +30,15 @@ pub struct Pg {
     pub(crate) core: PgCore,
     pub(crate) role: Role,
     pub(crate) mail: Mail,
-    /// Recovery goes on at the next event: what was submitted in this one it must be able to read.
-    pub(crate) pump_later: bool,
     pub(crate) requests: Requests,
     /// Clients that hold requests themselves.
     pub(crate) held: Held,
     /// OSDs outside the acting set that said they hold a copy, with what, and which older intervals
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
-    pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
-    notified_ms: u64,
+    pub(crate) strays: Strays,
     pub(crate) stat: crate::stat::StatState,
     pub(crate) repairs: Repairs,
-    pub(crate) scrub: crate::scrub::Scrub,
     pub(crate) watches: crate::watch::Watches,
-}
-
-/// Are the hashes of a PG the same in a pool of `a` and of `b` PGs?
-pub(crate) fn has_range(pg: PgId, a: u32, b: u32) -> bool {
-    hash::range_bits(pg.seed, a) == hash::range_bits(pg.seed, b)
 }
 
 impl Pg {
@@ -134,16 +51,13 @@ impl Pg {
     pub(crate) fn of(core: PgCore) -> Self {
         Self {
             core,
-            role: Role::Idle,
+            role: Role::idle(),
             mail: Mail::default(),
-            pump_later: false,
             requests: Requests::default(),
             held: Held::default(),
             strays: BTreeMap::new(),
-            notified_ms: 0,
             stat: crate::stat::StatState::default(),
             repairs: Repairs::default(),
-            scrub: crate::scrub::Scrub::default(),
             watches: crate::watch::Watches::default(),
         }
     }
@@ -167,58 +81,6 @@ impl Pg {
         self.core.spg()
     }
 
-    /// Does the newest map make this OSD its primary?
-    pub fn is_primary(&self) -> bool {
-        self.core.view.as_ref().is_some_and(|v| v.primary == self.core.me)
-    }
-
-    /// Is it stored here, in whatever state?
-    pub fn exists(&self) -> bool {
-        self.core.info().is_some()
-    }
-
-    /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it
-    /// only removes.
-    pub fn holds_nothing(&self) -> bool {
-        self.core.info().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
-    }
-
-    /// Bytes of data that this copy holds once it is whole, at most: what it has beyond them is
-    /// old, and goes when it is filled. The shards of an erasure-coded PG end with a whole stripe
-    /// each.
-    pub fn bytes_due(&self) -> u64 {
-        let Some(info) = self.core.info() else { return 0 };
-        let of = |n: i64| u64::try_from(n).unwrap_or(0);
-        let (bytes, objects) = (of(info.head.counts.bytes), of(info.head.counts.objects));
-        match self.core.shape() {
-            Some(s) => {
-                bytes.div_ceil(s.k.max(1) as u64).saturating_add(objects.saturating_mul(s.unit))
-            }
-            None => bytes,
-        }
-    }
-
-    /// Does what is reserved put objects on our own disk?
-    pub fn takes_space(&self, what: &Reservation) -> bool {
-        match what {
-            Reservation::Remote { .. } => !self.holds_nothing(),
-            // What others lack takes nothing here.
-            Reservation::Local { .. } => !self.core.missing().is_empty(),
-        }
-    }
-
-    /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A
-    /// map that splits it further may only be given after [`Pg::split`].
-    pub fn pg_num(&self) -> u32 {
-        self.core.info().map_or(0, |i| i.pg_num)
-    }
-
-    /// Epoch of the map for which it was split or folded last. Maps before it are not for this
-    /// copy: the OSD goes on from an older one after a crash.
-    pub fn shaped(&self) -> Epoch {
-        self.core.shaped()
-    }
-
     /// Takes over what waits in `old`, a PG of the same name of which nothing is stored: it came
     /// too early for the split that makes this one.
     pub fn inherit(&mut self, old: Pg) {
@@ -235,49 +97,35 @@ impl Pg {
     pub fn turn_kind(&self) -> Option<TurnKind> {
         match &self.role {
             Role::Removing(_) => Some(TurnKind::Removal),
-            Role::Active(a) if a.recovery.wants_turn() => Some(TurnKind::Recovery),
-            Role::Active(a) if a.trim.wants_turn() => Some(TurnKind::Trim),
-            Role::Active(_) if self.scrub.wants_turn() => Some(TurnKind::Scrub),
+            Role::Primary(a) if a.recovery.wants_turn() => Some(TurnKind::Recovery),
+            Role::Primary(a) if a.trim.wants_turn() => Some(TurnKind::Trim),
+            Role::Primary(a) if a.scrub.wants_turn() => Some(TurnKind::Scrub),
             _ => None,
         }
     }
 
     /// The shell gives a turn.
     fn on_turn(&mut self, work: usize, piece: u64, cx: &mut Cx<'_>) {
-        match self.turn_kind() {
-            Some(TurnKind::Removal) => self.remove_more(cx),
-            Some(TurnKind::Recovery) => {
-                self.recover_more(work, piece, cx);
-                // What wants one, too, was counted in: nobody else asks for it again.
-                if self.scrub.wants_turn() || self.active().is_some_and(|a| a.trim.wants_turn()) {
-                    cx.out.push(PgEffect::WantTurn);
-                }
-            }
-            Some(TurnKind::Trim) => {
-                self.trim_more(work, cx);
-                if self.scrub.wants_turn() {
-                    cx.out.push(PgEffect::WantTurn);
-                }
-            }
-            Some(TurnKind::Scrub) => self.begin_chunk(cx),
-            None => {}
+        let kind = self.turn_kind();
+        self.remove_more(cx);
+        if let (Some(kind), Some(mut lead)) = (kind, self.lead()) {
+            lead.on_turn(kind, (work, piece), cx);
         }
     }
 
     /// Does it matter to the PG that time passes?
     pub fn wants_tick(&self) -> bool {
         match &self.role {
-            _ if self.core.broken => true,
-            Role::Peering(_) | Role::Idle => true,
-            Role::Active(a) => {
+            _ if self.core.must_mend() => true,
+            Role::Peering(_) | Role::Idle(_) => true,
+            Role::Primary(a) => {
                 let held = self.held.has_objects();
                 held || self.requests.waits_for_lease()
-                    || a.wants_tick()
-                    || self.must_roll_forward()
+                    || a.wants_tick(&self.core)
                     || !self.watches.is_empty()
             }
             Role::Replica(r) => r.wants_tick(),
-            Role::Removing(r) => r.again_ms > 0,
+            Role::Removing(r) => r.wants_tick(),
         }
     }
 
@@ -303,24 +151,26 @@ impl Pg {
             PgEvent::Renewed(osd) => self.on_renewed(osd, cx),
             PgEvent::Committed(token) => self.on_committed(token, cx),
             PgEvent::Unstored(token, stored) => self.on_unstored(token, &stored, cx),
-            PgEvent::Ready(crate::ReadKey::Op(op)) => self.on_op_ready(op, None, cx),
-            PgEvent::Ready(crate::ReadKey::Recovery(n) | crate::ReadKey::Shard(n)) => {
+            PgEvent::Ready(ReadKey::Recovery(n) | ReadKey::Shard(n)) => {
                 self.on_recovery_ready(n, cx)
             }
-            PgEvent::Fetched(op, fetched) => self.on_op_ready(op, Some(fetched), cx),
             PgEvent::CreateAnswer(answer) => self.on_create_answer(answer, cx),
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
             PgEvent::Reserved(what) => self.on_reserved(what, cx),
             PgEvent::Refused(what) => self.on_refused(what, cx),
-            PgEvent::Force { backfill, on } => self.on_force(backfill, on, cx),
             PgEvent::Turn { work, piece } => self.on_turn(work, piece, cx),
-            PgEvent::MarkLost { revert } => self.on_mark_lost(revert, cx),
-            PgEvent::Scrub { deep, repair, large } => self.on_scrub(deep, repair, large, cx),
             PgEvent::ScrubMapped { seq, map } => self.on_scrub_mapped(seq, map, cx),
             PgEvent::Continue => self.go_on(cx),
             PgEvent::Tick => self.on_tick(cx),
+            event => match self.lead() {
+                Some(mut lead) => lead.on_event(event, cx),
+                None if matches!(event, PgEvent::Scrub { .. }) => {
+                    cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
+                }
+                None => {}
+            },
         }
-        if self.core.broken {
+        if self.core.mends(cx) {
             self.mend(cx);
         }
         self.core.call_as_called(out.get_mut(first..).unwrap_or_default());
@@ -340,7 +190,8 @@ impl Pg {
             out.extend(now);
             out.extend(last);
         }
-        if self.requests.must_continue() || self.pump_later || self.mail.has_ripe() {
+        let pump_later = self.primary().is_some_and(|p| p.pump_later);
+        if self.requests.must_continue() || pump_later || self.mail.has_ripe() {
             out.push(PgEffect::Continue);
         }
     }
@@ -351,29 +202,16 @@ impl Pg {
         self.core.breaks(format_args!("a story says so"));
     }
 
-    /// What cannot happen has happened: what is in memory is given up for what peering finds, not
-    /// too often.
+    /// What cannot happen has happened: what is in memory is given up for what peering finds.
     fn mend(&mut self, cx: &mut Cx<'_>) {
-        if self.core.broken_ms > 0 && cx.now.mono_ms < self.core.broken_ms + self.core.cfg.retry_ms
-        {
-            return;
-        }
-        (self.core.broken, self.core.broken_ms) = (false, cx.now.mono_ms.max(1));
         match &self.role {
-            Role::Peering(_) | Role::Active(_) => self.restart_peering(cx),
+            Role::Peering(_) | Role::Primary(_) => self.restart_peering(cx),
             // The primary hears that this member has no part any more, and peers anew.
             Role::Replica(_) => {
                 self.leave_role(cx);
-                self.notify(cx);
+                self.call_primary(cx);
             }
-            Role::Idle | Role::Removing(_) => {}
-        }
-    }
-
-    /// Does `after` when all that was submitted before is durable; at once if it is.
-    pub(crate) fn when_durable(&mut self, after: After, cx: &mut Cx<'_>) {
-        if let Some(now) = self.core.commits.after_all(after) {
-            self.perform_after(now, cx);
+            Role::Idle(_) | Role::Removing(_) => {}
         }
     }
 
@@ -427,19 +265,25 @@ impl Pg {
             self.mail.ripen(view.epoch);
         }
         self.run_waiting(cx);
-        // The map may shut out clients.
-        self.give_up_copies(cx);
-        self.watch_tick(cx);
+        if let Some(mut lead) = self.lead() {
+            // The map may shut out clients.
+            lead.give_up_copies(cx);
+            lead.watch_tick(cx);
+        }
     }
 
     /// Goes on after [`PgEffect::Continue`].
     fn go_on(&mut self, cx: &mut Cx<'_>) {
         if let Some((from, msg)) = self.mail.next_ripe() {
             self.on_peer(from, msg, cx);
-        } else if std::mem::take(&mut self.pump_later) {
-            self.pump(cx);
+        } else if let Some(mut lead) = self.lead()
+            && std::mem::take(&mut lead.primary.pump_later)
+        {
+            lead.pump(cx);
         }
-        self.run_pending(cx);
+        if let Some(mut lead) = self.lead() {
+            lead.run_pending(cx);
+        }
     }
 
     fn start_interval(&mut self, cx: &mut Cx<'_>) {
@@ -450,14 +294,14 @@ impl Pg {
         self.mail.forget_parked();
         self.core.forget_names();
         if view.pool.is_none() {
-            self.refuse_all_ops(cx);
+            self.requests.refuse_all(&self.core, cx);
             self.remove_pool_gone(cx);
         } else if !view.live {
             // Only follows.
         } else if view.primary == self.core.me {
             self.start_peering(cx);
         } else {
-            self.notify(cx);
+            self.call_primary(cx);
             self.resume_removal(cx);
             self.check_removed(cx);
         }
@@ -468,30 +312,47 @@ impl Pg {
     fn map_advanced(&mut self, cx: &mut Cx<'_>) {
         match &self.role {
             Role::Peering(_) => self.peering_map_advanced(cx),
-            Role::Active(_) => self.active_map_advanced(cx),
+            Role::Primary(_) => {
+                if let Some(mut lead) = self.lead() {
+                    lead.map_advanced(cx);
+                }
+            }
             _ => {}
         }
     }
 
     /// Stops whatever the role was doing; requests go back to waiting.
     pub(crate) fn leave_role(&mut self, cx: &mut Cx<'_>) {
-        let mut role = std::mem::replace(&mut self.role, Role::Idle);
-        if matches!(&role, Role::Active(a) if a.merge_told.is_some()) {
-            self.core.take_back_merge(cx);
-        }
+        let mut role = std::mem::replace(&mut self.role, Role::idle());
         self.repairs.clear();
-        self.abort_scrub(cx);
+        let mut inflight = VecDeque::new();
+        if let Role::Primary(p) = &mut role {
+            if p.merge_told.is_some() {
+                self.core.take_back_merge(cx);
+            }
+            p.scrub.abort(&mut self.requests, cx);
+            p.recovery.end(cx);
+            inflight = std::mem::take(&mut p.inflight);
+        }
         self.watches.leave_role();
-        self.scrub.found = None;
-        match &mut role {
-            Role::Active(a) => a.recovery.end(cx),
-            Role::Replica(r) => r.target.clear(cx),
-            Role::Idle | Role::Peering(_) | Role::Removing(_) => {}
+        if let Role::Replica(r) = &mut role {
+            r.target.clear(cx);
         }
         if !planted!(self.core.cfg, UnblockForgotten) {
-            self.unblock_all(cx);
+            self.held.unblock_all(cx);
         }
-        self.requeue(role, cx);
+        self.requests.requeue(inflight, cx);
+    }
+
+    /// What a request meets that comes now.
+    pub(crate) fn standing(&self) -> Standing {
+        match &self.role {
+            Role::Primary(p) => p.standing(),
+            Role::Peering(p) => Standing::Waits { peered: false, long: p.stands_still() },
+            Role::Idle(_) | Role::Replica(_) | Role::Removing(_) => {
+                Standing::Waits { peered: false, long: false }
+            }
+        }
     }
 
     // ---- peers ----
@@ -520,39 +381,24 @@ impl Pg {
             self.core.is_called(from, since);
         }
         match msg {
-            PeerMsg::Write(w) => self.on_write(from, w, cx),
+            PeerMsg::Write(w) => match &mut self.role {
+                Role::Replica(r) if r.primary() == from => {
+                    let (core, mail) = (&mut self.core, &mut self.mail);
+                    if let Err(Unfit) = r.on_write(from, w, core, mail, &mut self.repairs, cx) {
+                        // The primary hears that, and peers anew.
+                        self.leave_role(cx);
+                        self.call_primary(cx);
+                    }
+                }
+                _ => tracing::debug!(pg = %self.core.id, %from, "write without activation ignored"),
+            },
             PeerMsg::Txn(t) => self.on_txn(from, t, cx),
-            PeerMsg::Ack(a) => self.on_ack(from, &a, cx),
+            PeerMsg::Ack(a) => {
+                if let Some(mut lead) = self.lead() {
+                    lead.on_ack(from, &a, cx);
+                }
+            }
             PeerMsg::Ctl(c) => self.on_ctl(from, *c, cx),
-        }
-    }
-
-    /// A question by an earlier name than ours, of an interval that is over, or of ours by a name
-    /// that we do not know (see `intervals`).
-    fn on_early_query(&mut self, from: Peer, since: Epoch, holders: &[OsdId], cx: &mut Cx<'_>) {
-        if self.core.info().is_none() && !self.core.is_member() {
-            // Who has nothing, and no part in it, says so whichever it is.
-            let left = holders
-                .iter()
-                .map(|h| cx.leases.granted_left(*h, cx.now.mono_ms))
-                .max()
-                .unwrap_or(0);
-            let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: left as u32 };
-            let answer = Box::new(PgCtl {
-                pg: self.core.id,
-                ends: self.core.ends(from),
-                epoch: since,
-                body,
-            });
-            cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
-            self.check_removed(cx);
-        } else if self.core.is_guessed()
-            && self.core.view.as_ref().is_some_and(|v| v.primary == from)
-        {
-            // It may ask, when it hears this by our name, for other primaries: whoever reads by our
-            // leave.
-            let left = cx.leases.granted_longest(cx.now.mono_ms);
-            self.tell_info(from, left, cx);
         }
     }
 
@@ -562,180 +408,12 @@ impl Pg {
             self.on_peer(from, msg, cx);
             self.mail.let_follow(followers);
         } else if let Role::Removing(r) = &mut self.role {
-            if r.read.take_if(|read| *read == n).is_some() {
+            if r.is_read(n) {
                 self.remove_more(cx);
             }
-        } else if let Role::Active(a) = &mut self.role {
-            match a.recovery.has_read(n) {
-                Some(true) => self.on_mark_lost(true, cx),
-                Some(false) => self.pump(cx),
-                None => {}
-            }
+        } else if let Some(mut lead) = self.lead() {
+            lead.on_recovery_read(n, cx);
         }
-    }
-
-    /// Own recovery waits until this is read.
-    pub(crate) fn read_for_pump(&mut self, what: Prefetch, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        let n = self.core.seq();
-        a.recovery.waits_for(n, false);
-        cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
-    }
-
-    /// Tells the primary that a copy is here.
-    pub(crate) fn notify(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = &self.core.view else { return };
-        let primary = view.primary;
-        self.notified_ms = cx.now.mono_ms;
-        if !primary.is_some() || primary == self.core.me {
-            return;
-        }
-        if let Some(info) = self.core.told_info(cx) {
-            // Like an answer, it tells only what is durable.
-            let msg =
-                self.core.ctl(primary, CtlBody::Notify { info, past: self.core.past().to_vec() });
-            self.when_durable(After::Send(primary, msg), cx);
-        }
-    }
-
-    // ---- bad copies ----
-
-    /// The store refused a transaction ([`PgEffect::Submit`]), and changed nothing, because the
-    /// data of the object it calls `stored` with which a write must be merged is bad. What to
-    /// submit in its stead under the same token; `None` if no other copy can have the change, so
-    /// that the OSD must stop.
-    pub fn without_rotten(
-        &mut self,
-        token: Token,
-        mut txn: Transaction,
-        stored: &HObject,
-        offset: Option<u64>,
-        out: &mut Vec<PgEffect>,
-    ) -> Option<Transaction> {
-        let object = &object_of_store(stored.clone());
-        // A write, whose entries are in the log by now.
-        let logged = txn.meta.iter().find_map(|m| match m {
-            MetaOp::LogAppend { version, .. } => {
-                self.core.log().at(*version).filter(|e| e.object == *object)
-            }
-            _ => None,
-        });
-        let entry = logged?.clone();
-        let lacks = match &mut self.role {
-            Role::Replica(r) => {
-                let (core, repairs) = (&mut self.core, &mut self.repairs);
-                let (tell, lacks) = r.lack_change(core, repairs, &entry, offset);
-                self.core.commits.before(token, tell);
-                lacks
-            }
-            Role::Active(a) => {
-                let has = a
-                    .peers
-                    .values()
-                    .any(|p| *object <= p.last_backfill && !p.missing.contains(object));
-                if !has && self.core.me.shard < 0 {
-                    return None;
-                }
-                a.clean = false;
-                a.recovery.demand(object);
-                self.requests.forget_object(object);
-                self.pump_later = true;
-                out.extend([PgEffect::StateChanged, PgEffect::Continue]);
-                self.repairs.note_lacking(&mut self.core, &entry, offset)
-            }
-            _ => return None,
-        };
-        // Nor can it be taken back.
-        let undo = store_object(&undo_object(object, entry.version), self.core.me.shard);
-        txn.objects.retain(|u| u.object != *stored && u.object != undo);
-        let change = self.core.copy.settle(lacks);
-        self.core.amend(&mut txn, change);
-        Some(txn)
-    }
-
-    /// Notes that a member's copy is bad; false if it is no member, or the object was removed
-    /// since.
-    pub(crate) fn peer_is_rotten(
-        &mut self,
-        osd: Peer,
-        object: HObject,
-        version: EVersion,
-        offset: Option<u64>,
-    ) -> bool {
-        let Role::Active(a) = &mut self.role else { return false };
-        self.repairs.peer_is_rotten(&self.core, a, osd, (object, version, offset))
-    }
-
-    /// An object that is here cannot be read, and counts as missing.
-    pub(crate) fn mark_unreadable(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
-        self.repairs.mark_unreadable(&mut self.core, object, version, cx);
-    }
-
-    /// Tells the primary that the copy here is bad.
-    pub(crate) fn tell_rotten(
-        &mut self,
-        to: Peer,
-        object: &HObject,
-        version: EVersion,
-        offset: Option<u64>,
-        cx: &mut Cx<'_>,
-    ) {
-        match &mut self.role {
-            Role::Replica(r) if r.primary() == to => {
-                r.tell_rotten(&self.core, object, version, offset, cx);
-            }
-            // Said once: a copy outside the members is asked again.
-            _ => {
-                let object = object.clone();
-                self.core.send(to, CtlBody::Rotten { object, version, offset }, cx);
-            }
-        }
-    }
-
-    /// A member's copy is bad, it says.
-    pub(crate) fn on_rotten(
-        &mut self,
-        from: Peer,
-        object: HObject,
-        version: EVersion,
-        offset: Option<u64>,
-        cx: &mut Cx<'_>,
-    ) {
-        if self.active().is_some_and(|a| a.peers.contains_key(&from)) {
-            self.core.send(from, CtlBody::RottenAck { object: object.clone(), version }, cx);
-        }
-        if self.peer_is_rotten(from, object, version, offset) {
-            self.reopen(cx);
-            self.begin_recovery(cx);
-        }
-    }
-
-    /// Primary: a member's copy is whole again.
-    pub(crate) fn copy_repaired(
-        &mut self,
-        object: &HObject,
-        osd: Peer,
-        from: Peer,
-        cx: &mut Cx<'_>,
-    ) {
-        let Some(offset) = self.repairs.take(object, osd) else { return };
-        let text = format!(
-            "osd.{osd} pg {}: {}, repaired from osd.{from}",
-            self.core.id,
-            repair::place(object, offset)
-        );
-        cx.out.push(PgEffect::Log { level: LogLevel::Error, text });
-        let deep = self.scrub_repaired(object, osd);
-        let change = self.core.copy.repaired(deep);
-        self.save_scrub(change, cx);
-    }
-
-    /// Stores the scrub history, and counts that a scrub may have corrected, here and at the
-    /// members.
-    pub(crate) fn save_scrub(&mut self, change: Change, cx: &mut Cx<'_>) {
-        self.core.submit(change, After::Nothing, cx);
-        self.tell_history(cx);
-        cx.out.push(PgEffect::StateChanged);
     }
 
     // ---- the rest ----
@@ -744,22 +422,32 @@ impl Pg {
         while let Some(after) = self.core.commits.next_due(token) {
             self.perform_after(after, cx);
         }
-        self.advance(cx);
+        if let Some(mut lead) = self.lead() {
+            lead.advance(cx);
+        }
     }
 
     fn perform_after(&mut self, after: After, cx: &mut Cx<'_>) {
         match after {
-            After::Write { since, version } => self.on_local_commit(since, version),
+            After::Write { since, version } => {
+                if let Some(mut lead) = self.lead() {
+                    lead.on_local_commit(since, version);
+                }
+            }
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
             After::Pushed { since, to, seq } if since == self.core.interval().since => {
                 if let Role::Replica(r) = &mut self.role {
-                    r.pushes.durable(seq);
+                    r.pushed(seq);
                 }
                 self.core.send(to, CtlBody::PushAck { seq }, cx);
             }
             After::Pushed { .. } => {}
             After::Step { since, step } if since == self.core.interval().since => {
-                self.on_step(step, cx)
+                match (step, self.lead()) {
+                    (Step::Flushed, None) => self.peering_flushed(cx),
+                    (step, Some(mut lead)) => lead.on_step(step, cx),
+                    _ => {}
+                }
             }
             After::Step { .. } | After::Nothing => {}
             After::Remove => cx.out.push(PgEffect::WantTurn),
@@ -770,59 +458,41 @@ impl Pg {
     fn on_conn_closed(&mut self, conn: ConnId, cx: &mut Cx<'_>) {
         self.held.closed(conn);
         self.watches.closed(conn, cx.now.mono_ms);
-        if let Role::Active(a) = &mut self.role {
-            a.inflight.iter_mut().for_each(|f| f.closed(conn));
+        match self.lead() {
+            Some(mut lead) => lead.on_conn_closed(conn, cx),
+            None => {
+                let gone = self.requests.drop_connection(conn);
+                cx.out.extend(gone.into_iter().map(PgEffect::Drop));
+            }
         }
-        for op in self.requests.drop_connection(conn) {
-            self.op_gone(op);
-            cx.out.push(PgEffect::Drop(op));
-        }
-        self.run_pending(cx);
-        // One that was read for may have been the first of those on the PG itself.
-        self.run_pg_queue(cx);
     }
 
     fn on_tick(&mut self, cx: &mut Cx<'_>) {
         self.repeat_open(None, cx);
-        match &self.role {
+        match &mut self.role {
             Role::Peering(_) => self.peering_tick(cx),
-            Role::Active(_) => {
-                self.scrub_tick(cx);
-                self.active_tick(cx);
+            Role::Primary(_) => {
+                if let Some(mut lead) = self.lead() {
+                    lead.tick(cx);
+                }
             }
-            Role::Idle
+            Role::Idle(i)
                 if self.core.is_live()
-                    && cx.now.mono_ms >= self.notified_ms + self.core.cfg.retry_ms =>
+                    && cx.now.mono_ms >= i.notified_ms + self.core.cfg.retry_ms =>
             {
-                self.notify(cx);
+                self.call_primary(cx);
                 self.check_removed(cx);
             }
+            Role::Removing(r) => r.tick(cx),
             _ => {}
         }
-        if let Role::Removing(r) = &mut self.role
-            && (1..=cx.now.mono_ms).contains(&r.again_ms)
-        {
-            r.again_ms = 0;
-            cx.out.push(PgEffect::WantTurn);
+        if matches!(self.standing(), Standing::Waits { long: true, .. }) {
+            self.run_waiting(cx);
         }
-        self.backoff_tick(cx);
-        self.watch_tick(cx);
-        self.run_pending(cx);
-    }
-
-    /// Says that nothing is left here: no copy, no duty, nobody waiting for a newer map.
-    pub(crate) fn check_removed(&mut self, cx: &mut Cx<'_>) {
-        if self.is_gone() {
-            cx.out.push(PgEffect::Removed);
+        if let Some(mut lead) = self.lead() {
+            lead.backoff_tick(cx);
+            lead.watch_tick(cx);
+            lead.run_pending(cx);
         }
-    }
-
-    /// True if nothing is left here: no copy, no duty, no message that waits for a newer map. What
-    /// was so when [`PgEffect::Removed`] was said need not be so any more.
-    pub fn is_gone(&self) -> bool {
-        let idle =
-            matches!(self.role, Role::Idle) && self.core.info().is_none() && !self.core.is_member();
-        // Nor an answer that waits for something to be durable.
-        idle && self.core.commits.is_durable() && self.mail.is_empty() && self.requests.is_empty()
     }
 }

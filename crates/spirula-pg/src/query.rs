@@ -2,9 +2,10 @@
 //! key as 16.2 prints it. What Ceph has no word for stands beside it (`requests_held`,
 //! `writes_in_flight`).
 
-use crate::active::Active;
 use crate::peering::Peering;
-use crate::pg::{Pg, Role};
+use crate::pg::Pg;
+use crate::primary::Primary;
+use crate::role::Role;
 use serde_json::{Map, Value, json};
 use spirula_messages::cluster::pg::{PastInterval, PgInfo};
 use spirula_types::{EVersion, HObject, Peer, SpgId};
@@ -39,11 +40,11 @@ impl Pg {
         out.insert("epoch".into(), epoch.into());
         out.insert("up".into(), up.into());
         out.insert("acting".into(), acting.into());
-        let targets = self.active().map(backfill_targets).unwrap_or_default();
+        let targets = self.primary().map(backfill_targets).unwrap_or_default();
         if !targets.is_empty() {
             out.insert("backfill_targets".into(), targets.into());
         }
-        let mut members: Vec<Peer> = match self.active() {
+        let mut members: Vec<Peer> = match self.primary() {
             Some(a) => std::iter::once(&self.core.me).chain(a.peers.keys()).copied().collect(),
             None => self.core.view.iter().flat_map(|v| &v.acting).copied().collect(),
         };
@@ -65,7 +66,7 @@ impl Pg {
     /// Name of the step the PG is at, as `pg N list_unfound` prints it: the innermost, alone.
     pub(crate) fn step_name(&self) -> &'static str {
         let name = match &self.role {
-            Role::Active(a) => return a.recovery.rest_name().unwrap_or("Active"),
+            Role::Primary(a) => return a.recovery.rest_name().unwrap_or("Active"),
             Role::Peering(p) => p.step(),
             _ => return "Inactive",
         };
@@ -73,7 +74,7 @@ impl Pg {
     }
 
     fn scrubber(&self) -> Value {
-        let active = self.scrub.is_running();
+        let active = self.primary().is_some_and(|p| p.scrub.is_running());
         json!({"epoch_start": if active { self.core.interval().since } else { 0 }.to_string(), "active": active})
     }
 
@@ -130,7 +131,7 @@ impl Pg {
         if let Some(stats) = stats.as_object_mut() {
             stats.insert("state".into(), state.into());
             stats.insert("version".into(), i.last_update().to_string().into());
-            if let Some(a) = self.active() {
+            if let Some(a) = self.primary() {
                 let (whole, places) = self.whereabouts(a);
                 stats.insert("avail_no_missing".into(), whole.into());
                 stats.insert("object_location_counts".into(), places.into());
@@ -160,7 +161,7 @@ impl Pg {
 
     /// Acting members that lack nothing, and how many objects are at which members, those of the
     /// log's missing objects among them.
-    fn whereabouts(&self, a: &Active) -> (Vec<String>, Vec<Value>) {
+    fn whereabouts(&self, a: &Primary) -> (Vec<String>, Vec<Value>) {
         let none = crate::missing::Missing::default();
         let acting: Vec<Peer> = self.core.view.iter().flat_map(|v| &v.acting).copied().collect();
         let missing = |p: Peer| match a.peers.get(&p) {
@@ -216,9 +217,9 @@ impl Pg {
                     self.info_json(head(o), &c, stats.clone())
                 })
                 .collect(),
-            Role::Active(a) => {
+            Role::Primary(a) => {
                 let Some(own) = self.core.info() else { return Vec::new() };
-                let member = |(o, p): (&Peer, &crate::active::PeerState)| {
+                let member = |(o, p): (&Peer, &crate::primary::PeerState)| {
                     let durable = a
                         .replicas
                         .iter()
@@ -248,7 +249,7 @@ impl Pg {
     fn recovery_state(&self, by: &[Peer]) -> Value {
         let started = json!({"name": "Started", "enter_time": self.core.interval_stamp.to_iso()});
         match &self.role {
-            Role::Active(a) => json!([self.active_state(a), started]),
+            Role::Primary(a) => json!([self.active_state(a), started]),
             Role::Peering(p) => {
                 let mut states = vec![self.peering_step(p)];
                 if p.step().starts_with(PEERING) {
@@ -258,13 +259,13 @@ impl Pg {
                 states.into()
             }
             Role::Replica(_) => json!([{"name": "Started/ReplicaActive"}, started]),
-            Role::Idle => json!([{"name": "Started/Stray"}, started]),
+            Role::Idle(_) => json!([{"name": "Started/Stray"}, started]),
             Role::Removing(_) => json!([{"name": "Started/ToDelete/Deleting"}, started]),
         }
     }
 
-    fn active_state(&self, a: &Active) -> Value {
-        let might: Vec<Value> = self.might_have_unfound(a);
+    fn active_state(&self, a: &Primary) -> Value {
+        let might: Vec<Value> = a.might_have_unfound(&self.core, &self.strays);
         json!({
             "name": ACTIVE,
             "enter_time": a.entered.to_iso(),
@@ -337,7 +338,7 @@ impl Pg {
 const ACTIVE: &str = "Started/Primary/Active";
 const PEERING: &str = "Started/Primary/Peering";
 
-fn backfill_targets(a: &Active) -> Vec<String> {
+fn backfill_targets(a: &Primary) -> Vec<String> {
     a.peers
         .iter()
         .filter(|(_, p)| !p.acting || !p.last_backfill.max)

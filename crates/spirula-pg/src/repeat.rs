@@ -56,85 +56,29 @@
 //! primary, like any holder without a part in the interval. To a primary that takes it for an
 //! active member this says that it must peer anew, in the same interval.
 
+use crate::again::Again;
 use crate::api::{PeerMsg, PgEffect};
-use crate::pg::{Cx, Pg, Role};
+use crate::core::Cx;
+use crate::lead::Lead;
+use crate::pg::Pg;
+use crate::role::Role;
 use spirula_types::{EVersion, OsdId, Peer};
-
-/// How many times `retry_ms` the longest interval between two repeats is.
-const SLOWEST: u64 = 8;
-
-/// When an open exchange is repeated next. Looked at by ticks only: costs nothing while answers
-/// come.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Repeat {
-    /// What is open; another one begins with the first interval.
-    key: u64,
-    next_ms: u64,
-    /// 0: nothing was open.
-    wait_ms: u64,
-}
-
-/// Which open exchanges to repeat.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
-    /// All with this OSD: the link to it was renewed. Else those whose time has come.
-    link: Option<OsdId>,
-    now_ms: u64,
-    base_ms: u64,
-}
-
-impl Again {
-    /// What is open with an OSD whose link was renewed (`link`), or what has waited for long. The
-    /// first interval is `base_ms`.
-    pub fn new(link: Option<OsdId>, now_ms: u64, base_ms: u64) -> Self {
-        Self { link, now_ms, base_ms: base_ms.max(1) }
-    }
-
-    /// Of those that owe an answer to `key`, to whom the question is repeated.
-    pub fn whom(
-        &self,
-        r: &mut Repeat,
-        key: u64,
-        open: impl IntoIterator<Item = Peer>,
-    ) -> Vec<Peer> {
-        let mut open: Vec<Peer> = open.into_iter().collect();
-        if let Some(link) = self.link {
-            open.retain(|p| p.osd == link);
-            return open;
-        }
-        if open.is_empty() {
-            *r = Repeat::default();
-        } else if r.wait_ms == 0 || r.key != key {
-            *r = Repeat { key, next_ms: self.now_ms + self.base_ms, wait_ms: self.base_ms };
-            open.clear();
-        } else if self.now_ms < r.next_ms {
-            open.clear();
-        } else {
-            r.wait_ms = (2 * r.wait_ms).min(SLOWEST * self.base_ms);
-            r.next_ms = self.now_ms + r.wait_ms;
-        }
-        open
-    }
-}
-
-impl Repeat {
-    /// Was it repeated twice by now, with no answer?
-    pub fn is_late(&self, base_ms: u64) -> bool {
-        self.wait_ms >= 4 * base_ms
-    }
-}
 
 impl Pg {
     /// The link to an OSD was renewed: what was on its way, in either direction, may be lost.
     pub(crate) fn on_renewed(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
-        if matches!(self.role, Role::Idle)
+        if matches!(self.role, Role::Idle(_))
             && self.core.view.as_ref().is_some_and(|v| v.live && v.primary.osd == osd)
         {
-            self.notify(cx);
+            self.call_primary(cx);
         }
-        self.abort_scrub_with(osd, cx);
+        if let Some(mut lead) = self.lead() {
+            lead.abort_scrub_with(osd, cx);
+        }
         self.repeat_open(Some(osd), cx);
-        self.run_pending(cx);
+        if let Some(mut lead) = self.lead() {
+            lead.run_pending(cx);
+        }
     }
 
     /// Repeats what is open: with an OSD, or what has waited for long.
@@ -145,20 +89,21 @@ impl Pg {
         let again = Again::new(link, cx.now.mono_ms, self.core.cfg.retry_ms);
         match &mut self.role {
             Role::Peering(_) => self.repeat_peering(again, cx),
-            Role::Active(_) => {
-                self.repeat_stream(again, cx);
-                self.repeat_told(again, cx);
-                self.repeat_recovery(again, cx);
-                self.repeat_gathers(again, cx);
+            Role::Primary(_) => {
+                if let Some(mut lead) = self.lead() {
+                    lead.repeat(again, cx);
+                }
             }
             Role::Replica(r) => r.repeat(&self.core, again, cx),
-            Role::Idle | Role::Removing(_) => {}
+            Role::Idle(_) | Role::Removing(_) => {}
         }
     }
+}
 
+impl Lead<'_> {
     /// Sends writes again to members that have not acknowledged them.
-    fn repeat_stream(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+    pub(crate) fn repeat_stream(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let a = &mut *self.primary;
         let newest = a.inflight.back().map(crate::write::Inflight::version);
         let mut late = Vec::new();
         for (peer, acked) in &a.replicas {
@@ -176,7 +121,7 @@ impl Pg {
 
     /// Sends all writes after this one again.
     fn resend_after(&mut self, to: Peer, after: EVersion, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &self.role else { return };
+        let a = &*self.primary;
         let first = a.inflight.partition_point(|f| f.version() <= after);
         let all = a.inflight.range(first..).filter_map(|f| f.sent_to(to));
         cx.out.extend(all.map(|w| PgEffect::Send(to, PeerMsg::Write(w.clone()))));
@@ -187,7 +132,7 @@ impl Pg {
         if planted!(self.core.cfg, LossUntold) {
             return;
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(p) = a.peers.get_mut(&from) else { return };
         // What was sent again meets the same gap no second time, unless it is lost, too: then its
         // time comes.
@@ -196,77 +141,5 @@ impl Pg {
                 again");
             self.resend_after(from, have, cx);
         }
-    }
-
-    /// Member: is this the next entry? If not, what is to be said is said.
-    pub(crate) fn is_next(
-        &mut self,
-        from: Peer,
-        version: EVersion,
-        follows: EVersion,
-        cx: &mut Cx<'_>,
-    ) -> bool {
-        let Some(head) = self.core.info().map(|i| i.last_update()) else { return false };
-        if planted!(self.core.cfg, GapAccepted) {
-            return version > head;
-        }
-        if version <= head {
-            self.acknowledge_again(from, head, cx);
-            return false;
-        }
-        if follows > head {
-            self.tell_gap(head, cx);
-            return false;
-        }
-        if follows != head {
-            invariant!(
-                self.core,
-                "a write of {from} with version {version} follows {follows}, and {head} is here"
-            );
-            return false;
-        }
-        true
-    }
-
-    /// Member: has all come on which this depends? If not, what is to be said is said.
-    pub(crate) fn has_come(&mut self, follows: EVersion, cx: &mut Cx<'_>) -> bool {
-        let Some(head) = self.core.info().map(|i| i.last_update()) else { return false };
-        if follows > head && !planted!(self.core.cfg, GapAccepted) {
-            self.tell_gap(head, cx);
-            return false;
-        }
-        true
-    }
-
-    fn tell_gap(&mut self, have: EVersion, cx: &mut Cx<'_>) {
-        if let Role::Replica(r) = &mut self.role {
-            r.tell_gap(&self.core, have, cx);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_open_is_repeated_at_growing_intervals_and_at_once_on_a_renewed_link() {
-        let mut r = Repeat::default();
-        let (a, b) = (Peer::whole(1), Peer::whole(2));
-        let at = |now_ms| Again { link: None, now_ms, base_ms: 10 };
-        let mut said = Vec::new();
-        for now in 0..1000 {
-            if !at(now).whom(&mut r, 7, [a, b]).is_empty() {
-                said.push(now);
-            }
-        }
-        assert_eq!(said, [10, 30, 70, 150, 230, 310, 390, 470, 550, 630, 710, 790, 870, 950]);
-        let renewed = Again { link: Some(2), ..at(1000) };
-        assert_eq!(renewed.whom(&mut r, 7, [a, b]), [b]);
-        // Another question begins anew; none forgets.
-        assert!(at(1100).whom(&mut r, 8, [a]).is_empty());
-        assert_eq!(at(1110).whom(&mut r, 8, [a]), [a]);
-        assert!(at(1111).whom(&mut r, 8, []).is_empty());
-        assert!(at(2000).whom(&mut r, 8, [a]).is_empty());
     }
 }

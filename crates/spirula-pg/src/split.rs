@@ -7,13 +7,14 @@
 
 use crate::Now;
 use crate::api::PgEffect;
+use crate::commits::After;
 use crate::copy::PgCopy;
-use crate::core::PgCore;
+use crate::core::{Cx, PgCore};
 use crate::exec::{
     INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet, pg_end, pg_start,
 };
 use crate::lease::Leases;
-use crate::pg::{After, Cx, Pg};
+use crate::pg::Pg;
 use crate::shard::ShardReader;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::PgCounts;

@@ -1,7 +1,11 @@
 //! What a PG reports of itself to the manager: its state, since when, its sets, and its counts of
 //! objects, bytes and errors.
 
-use crate::pg::{Pg, Role};
+use crate::api::MapView;
+use crate::core::PgCore;
+use crate::pg::Pg;
+use crate::primary::Primary;
+use crate::role::Role;
 use spirula_encoding::UTime;
 use spirula_maps::{ObjectStatSum, PgStat, PgState, SnapIntervals};
 use spirula_messages::cluster::pg::PgInfo;
@@ -30,77 +34,30 @@ pub(crate) struct Lacks {
     pub unfound: i64,
 }
 
-impl Pg {
-    /// State bits, and the OSDs that are in the way of more.
-    pub fn state(&self) -> (PgState, Vec<Peer>) {
-        let (mut state, by) = match &self.role {
-            Role::Active(a) => (a.state(), Vec::new()),
-            Role::Peering(p) => p.state(),
-            _ => return (PgState::UNKNOWN, Vec::new()),
-        };
-        let Some(view) = &self.core.view else { return (state, by) };
-        if let Role::Active(_) = &self.role {
-            if self.core.interval().premerge && state.has(PgState::ACTIVE) {
-                // As Ceph says it: it takes no writes.
-                state.clear(PgState::ACTIVE);
-                state |= PgState::PEERED | PgState::PREMERGE;
-            }
-            if view.acting.len() < Self::pool_size(view) {
-                state |= PgState::UNDERSIZED;
-            }
-            if self.lacks().degraded > 0 {
-                state |= PgState::DEGRADED;
-            }
-            if self.rests() {
-                state |= PgState::CLEAN;
-            }
-            if self.waits_for_lease() {
-                state |= PgState::LAGGY;
-            }
-        }
-        if let Role::Active(a) = &self.role {
-            state |= self.scrub.state() | a.recovery.forced.state();
-            if self.core.info().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
-                state |= PgState::INCONSISTENT;
-            }
-        }
-        if view.up != view.acting {
-            state |= PgState::REMAPPED;
-        }
-        (state, by)
-    }
-
-    /// Copies that do not exist though they should.
-    pub(crate) fn degraded(&self) -> i64 {
-        self.lacks().degraded
-    }
-
+impl Primary {
     /// Every acting member is whole and there are as many as wanted, only CRUSH names others (or
     /// too few) that nothing can be moved to now: Ceph calls that clean, too. That no other copy is
     /// needed any more does not follow from it.
-    fn rests(&self) -> bool {
-        let (Some(a), Some(view)) = (self.active(), &self.core.view) else { return false };
-        a.activated
-            && a.serving
-            && view.acting.len() >= Self::pool_size(view)
-            && a.recovery.rests()
-            && self.core.missing().is_empty()
-            && a.peers.values().all(|p| p.acting && p.last_backfill.max && p.missing.is_empty())
+    pub fn rests(&self, core: &PgCore) -> bool {
+        let Some(view) = &core.view else { return false };
+        self.activated
+            && self.serving
+            && view.acting.len() >= view.pool_size()
+            && self.recovery.rests()
+            && core.missing().is_empty()
+            && self.peers.values().all(|p| p.acting && p.last_backfill.max && p.missing.is_empty())
     }
 
     /// What is not where or what it should be.
-    pub(crate) fn lacks(&self) -> Lacks {
-        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, self.core.info())
-        else {
-            return Lacks::default();
-        };
+    pub fn lacks(&self, core: &PgCore) -> Lacks {
+        let (Some(view), Some(info)) = (&core.view, core.info()) else { return Lacks::default() };
         let objects = info.head.counts.objects.max(0);
-        let size = Self::pool_size(view).max(view.up.len());
+        let size = view.pool_size().max(view.up.len());
         let has = |osd: Peer| -> i64 {
-            if osd == self.core.me {
-                return objects - self.core.missing().len() as i64;
+            if osd == core.me {
+                return objects - core.missing().len() as i64;
             }
-            match a.peers.get(&osd) {
+            match self.peers.get(&osd) {
                 Some(p) if p.last_backfill.max => objects - p.missing.len() as i64,
                 Some(p) => (p.copied as i64).min(objects) - p.missing.len() as i64,
                 None => 0,
@@ -115,9 +72,50 @@ impl Pg {
         Lacks {
             degraded: lacking - misplaced,
             misplaced,
-            missing_here: self.core.missing().len() as i64,
-            unfound: a.recovery.unfound.len() as i64,
+            missing_here: core.missing().len() as i64,
+            unfound: self.recovery.unfound.len() as i64,
         }
+    }
+}
+
+impl Pg {
+    /// State bits, and the OSDs that are in the way of more.
+    pub fn state(&self) -> (PgState, Vec<Peer>) {
+        let (mut state, by) = match &self.role {
+            Role::Primary(a) => (a.state(), Vec::new()),
+            Role::Peering(p) => p.state(),
+            _ => return (PgState::UNKNOWN, Vec::new()),
+        };
+        let Some(view) = &self.core.view else { return (state, by) };
+        if let Some(p) = self.primary() {
+            if self.core.interval().premerge && state.has(PgState::ACTIVE) {
+                // As Ceph says it: it takes no writes.
+                state.clear(PgState::ACTIVE);
+                state |= PgState::PEERED | PgState::PREMERGE;
+            }
+            if view.acting.len() < view.pool_size() {
+                state |= PgState::UNDERSIZED;
+            }
+            if p.lacks(&self.core).degraded > 0 {
+                state |= PgState::DEGRADED;
+            }
+            if p.rests(&self.core) {
+                state |= PgState::CLEAN;
+            }
+            if self.waits_for_lease() {
+                state |= PgState::LAGGY;
+            }
+        }
+        if let Some(p) = self.primary() {
+            state |= p.scrub.state() | p.recovery.forced.state();
+            if self.core.info().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
+                state |= PgState::INCONSISTENT;
+            }
+        }
+        if view.up != view.acting {
+            state |= PgState::REMAPPED;
+        }
+        (state, by)
     }
 
     /// Epoch of the map with which it was reported last; 0 for never.
@@ -162,13 +160,13 @@ impl Pg {
             s.version = info.last_update();
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };
-            let clean = matches!(&self.role, Role::Active(a) if a.clean);
+            let clean = matches!(&self.role, Role::Primary(a) if a.clean);
             s.last_epoch_clean = if clean { self.core.epoch() } else { info.lec };
             let h = &info.scrub;
             (s.last_scrub, s.last_scrub_stamp) = (h.last, h.last_stamp);
             (s.last_deep_scrub, s.last_deep_scrub_stamp) = (h.last_deep, h.last_deep_stamp);
             s.last_clean_scrub_stamp = h.last_clean_stamp;
-            s.stats = self.sum(info);
+            s.stats = self.counted(info);
         }
         (s.purged_snaps, s.snaptrimq_len) = self.trims();
         self.stat.last = s.clone();
@@ -178,7 +176,7 @@ impl Pg {
     /// Removed snapshots of which nothing is left, and how many others there are.
     fn trims(&self) -> (SnapIntervals, u32) {
         let (Some(a), Some(pool)) =
-            (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref()))
+            (self.primary(), self.core.view.as_ref().and_then(|v| v.pool.as_ref()))
         else {
             return (SnapIntervals::default(), 0);
         };
@@ -187,10 +185,10 @@ impl Pg {
         (purged, left.try_into().unwrap_or(u32::MAX))
     }
 
-    fn sum(&self, info: &PgInfo) -> ObjectStatSum {
+    fn counted(&self, info: &PgInfo) -> ObjectStatSum {
         let c = &info.head.counts;
-        let size = self.core.view.as_deref().map_or(0, Self::pool_size) as i64;
-        let lacks = self.lacks();
+        let size = self.core.view.as_deref().map_or(0, MapView::pool_size) as i64;
+        let lacks = self.primary().map(|p| p.lacks(&self.core)).unwrap_or_default();
         ObjectStatSum {
             num_bytes: c.bytes,
             num_objects: c.objects,

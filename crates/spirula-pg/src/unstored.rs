@@ -35,7 +35,10 @@
 //! `min_size` asks for is for peering and recovery to see to.
 
 use crate::api::{PeerMsg, PgEvent, Token};
-use crate::pg::{After, Cx, Pg, Role};
+use crate::commits::After;
+use crate::core::Cx;
+use crate::pg::Pg;
+use crate::role::Role;
 use crate::stored::{Record, Stored};
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::CtlBody;
@@ -66,7 +69,7 @@ impl Pg {
     /// Has the PG something of this connection, so that it must hear of its end?
     pub fn knows(&self, conn: crate::ConnId) -> bool {
         let is_under_way =
-            || self.active().is_some_and(|a| a.inflight.iter().any(|f| f.is_of(conn)));
+            || self.primary().is_some_and(|a| a.inflight.iter().any(|f| f.is_of(conn)));
         self.held.knows(conn) || self.requests.knows(conn) || is_under_way()
     }
 
@@ -93,7 +96,7 @@ impl Pg {
             },
         };
         self.core.commits.forget_from(refused);
-        let leads = matches!(self.role, Role::Peering(_) | Role::Active(_));
+        let leads = matches!(self.role, Role::Peering(_) | Role::Primary(_));
         self.leave_role(cx);
         self.mail.forget_parked();
         self.requests.forget_objects();
@@ -105,7 +108,7 @@ impl Pg {
         } else if leads {
             self.start_peering(cx);
         } else if self.core.is_live() {
-            self.notify(cx);
+            self.call_primary(cx);
             self.resume_removal(cx);
             self.check_removed(cx);
         }

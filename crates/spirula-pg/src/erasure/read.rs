@@ -8,7 +8,7 @@
 //! # Why no bytes of another version are ever used
 //! What is read belongs to the one request that asked, or to the one rebuilding: it is kept with
 //! the request ([`Gathered`]) and goes with it, whatever makes it go, and a read under way ends
-//! with the request for which it is ([`Pg::op_gone`]). A shard is given only in the version asked
+//! with the request for which it is ([`Lead::op_gone`]). A shard is given only in the version asked
 //! for, and what was put together says of which version it is; a request takes it only for an
 //! object that has that version, else the object is read again. While a request waits for shards no
 //! write of the object begins: it is the object's first, and none was under way.
@@ -26,18 +26,21 @@
 
 use super::Shape;
 use super::stripe::{Piece, Stripes, from_pieces, join};
-use crate::active::Active;
+use crate::again::{Again, Repeat};
 use crate::api::{OpId, PeerMsg, PgEffect};
+use crate::core::{Cx, PgCore};
 use crate::exec::{
     INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want,
 };
-use crate::pg::{Cx, Pg, Role};
-use crate::repeat::{Again, Repeat};
+use crate::lead::Lead;
+use crate::pg::Pg;
+use crate::primary::Primary;
+use crate::role::Role;
 use crate::shard::undo_object;
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
 use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgTxn, TxnKind};
-use spirula_types::{Dirty, EVersion, HObject, Peer, errno};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For what shards are read.
@@ -199,7 +202,7 @@ impl ObjectReader for EcReader<'_> {
     }
 }
 
-impl Active {
+impl Primary {
     /// Who was asked for shards twice and again, and has not answered.
     pub fn silent_holders(&self, base_ms: u64) -> impl Iterator<Item = Peer> {
         self.gathers
@@ -209,13 +212,126 @@ impl Active {
     }
 }
 
+impl PgCore {
+    /// Reads what is asked for of the shard that is here. `undone`: we are a holder outside the
+    /// members, which has not taken back what it will have to.
+    fn read_shard(
+        &self,
+        question: &CtlBody,
+        undone: bool,
+        reader: &dyn ObjectReader,
+    ) -> Result<Held, ReadError> {
+        let none = Held::Other(EVersion::default());
+        let CtlBody::ReadShard { object, version, offset, length, attrs, .. } = question else {
+            return Ok(none);
+        };
+        let before = self.log().iter().find(|e| e.prior == *version && e.object == *object);
+        let before = before.map(|e| undo_object(object, e.version)).filter(|_| undone);
+        let object = before.as_ref().unwrap_or(object);
+        let Some(attr) = reader.attr(object, INFO_ATTR)? else { return Ok(none) };
+        let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(none) };
+        let Some(shape) = self.shape().filter(|_| info.version == *version) else {
+            return Ok(Held::Other(info.version));
+        };
+        let end = shape.shard_len(info.size).min(offset + length);
+        let data = match end.saturating_sub(*offset) {
+            0 => Bytes::new(),
+            n => reader.read(object, *offset, n)?,
+        };
+        let cut = (data.len() as u64) < end.saturating_sub(*offset);
+        if cut && !planted!(self.cfg, ShortShardPadded) {
+            return Err(ReadError::Io(errno::EIO));
+        }
+        let mut header = Encoder::new();
+        let all = if *attrs { reader.attrs(object)? } else { Vec::new() };
+        header.list(&all, |o, (k, v)| {
+            o.put(k);
+            o.put(v);
+        });
+        Ok(Held::Shard(header.into_bytes(), data))
+    }
+
+    /// The answer with what was read.
+    fn shard_read(
+        &self,
+        to: Peer,
+        epoch: Epoch,
+        (seq, version): (u64, EVersion),
+        (header, payload): (Bytes, Bytes),
+    ) -> PgTxn {
+        PgTxn {
+            pg: self.id,
+            ends: self.ends(to),
+            epoch,
+            kind: TxnKind::Shard,
+            seq,
+            version,
+            follows: EVersion::default(),
+            next: None,
+            beside: Vec::new(),
+            lacks: Dirty::All,
+            header,
+            payload,
+        }
+    }
+
+    /// There is no such shard here: which version is here instead, and whether what is here is bad.
+    fn shard_withheld(
+        &self,
+        object: &HObject,
+        version: EVersion,
+        why: Result<Held, ReadError>,
+    ) -> (EVersion, bool) {
+        let has = match &why {
+            Ok(Held::Other(has)) if !self.missing().contains(object) => *has,
+            _ => EVersion::default(),
+        };
+        match &why {
+            Err(e) => tracing::error!(pg = %self.id, %object, error = %e, "read shard"),
+            Ok(_) => {
+                tracing::warn!(pg = %self.id, %object, %version, %has, "asked for a shard that \
+                is not here")
+            }
+        }
+        (has, why.is_err())
+    }
+}
+
 impl Pg {
+    /// A holder of a shard is asked for a part of it.
+    pub(crate) fn on_read_shard(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
+        let CtlBody::ReadShard { seq, object, version, .. } = &ctl.body else { return };
+        let (seq, version) = (*seq, *version);
+        let undone = !matches!(self.role, Role::Replica(_));
+        match self.core.read_shard(&ctl.body, undone, cx.reader) {
+            Ok(Held::Shard(header, payload)) if !self.core.missing().contains(object) => {
+                let t = self.core.shard_read(from, ctl.epoch, (seq, version), (header, payload));
+                cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
+            }
+            Err(ReadError::NotReady(what)) => {
+                self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx)
+            }
+            other => {
+                let object = object.clone();
+                let (has, bad) = self.core.shard_withheld(&object, version, other);
+                if bad {
+                    let offset = cx.reader.bad_offset(&object);
+                    self.repairs.mark_unreadable(&mut self.core, object.clone(), version, cx);
+                    self.tell_rotten(from, &object, version, offset, cx);
+                }
+                self.core.send(from, CtlBody::PullFailed { seq, object, has }, cx);
+            }
+        }
+    }
+}
+
+impl Lead<'_> {
     /// Members with a shard of this object in this version, one for each shard, data shards
     /// first.
     fn holders(&self, object: &HObject, version: EVersion, failed: &BTreeSet<Peer>) -> Vec<Peer> {
-        let Some(a) = self.active() else { return Vec::new() };
+        let a = &*self.primary;
         let own = (!self.core.missing().contains(object)).then_some(self.core.me);
-        let has = |(_, p): &(&Peer, &crate::active::PeerState)| {
+        let has = |(_, p): &(&Peer, &crate::primary::PeerState)| {
             *object <= p.last_backfill && !p.missing.contains(object)
         };
         let members = a.peers.iter().filter(has).map(|(o, _)| *o);
@@ -237,7 +353,7 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) -> bool {
         let seq = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         let g = Gather {
             object: object.clone(),
             version,
@@ -255,7 +371,8 @@ impl Pg {
 
     /// Asks for as many shards as are lacking.
     fn ask_shards(&mut self, seq: u64, cx: &mut Cx<'_>) -> bool {
-        let (Some(shape), Some(a)) = (self.core.shape(), self.active()) else { return false };
+        let Some(shape) = self.core.shape() else { return false };
+        let a = &*self.primary;
         let Some(g) = a.gathers.get(&seq) else { return false };
         let have: BTreeSet<i8> =
             g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
@@ -267,7 +384,7 @@ impl Pg {
             .filter(|p| !have.contains(&p.shard));
         let next: Vec<Peer> = next.take(lacking).collect();
         let enough = next.len() == lacking;
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         if !enough {
             a.gathers.remove(&seq);
             return false;
@@ -285,7 +402,7 @@ impl Pg {
                     epoch: self.core.interval().since,
                     body,
                 };
-                self.on_read_shard(to, ctl, cx);
+                self.read_own_shard(ctl, cx);
             } else {
                 self.core.send(to, body, cx);
             }
@@ -296,7 +413,7 @@ impl Pg {
     /// Asks again who has not answered.
     pub(crate) fn repeat_gathers(&mut self, again: Again, cx: &mut Cx<'_>) {
         let (Some(shape), me) = (self.core.shape(), self.core.me) else { return };
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let mut late = Vec::new();
         for (seq, g) in &mut a.gathers {
             let open = g.waiting.iter().copied().filter(|p| *p != me);
@@ -310,93 +427,28 @@ impl Pg {
         }
     }
 
-    /// A holder of a shard is asked for a part of it.
-    pub(crate) fn on_read_shard(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::ReadShard { seq, object, version, offset, length, attrs } = &ctl.body else {
-            return;
-        };
-        let (seq, version) = (*seq, *version);
-        let read = || -> Result<Held, ReadError> {
-            // A holder outside the members has not taken back what it will have to.
-            let undone = self.core.log().iter().find(|e| e.prior == version && e.object == *object);
-            let before = undone.map(|e| undo_object(object, e.version));
-            let before =
-                before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica(_)));
-            let object = before.as_ref().unwrap_or(object);
-            let none = Held::Other(EVersion::default());
-            let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(none) };
-            let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(none) };
-            let Some(shape) = self.core.shape().filter(|_| info.version == version) else {
-                return Ok(Held::Other(info.version));
-            };
-            let end = shape.shard_len(info.size).min(offset + length);
-            let data = match end.saturating_sub(*offset) {
-                0 => Bytes::new(),
-                n => cx.reader.read(object, *offset, n)?,
-            };
-            let cut = (data.len() as u64) < end.saturating_sub(*offset);
-            if cut && !planted!(self.core.cfg, ShortShardPadded) {
-                return Err(ReadError::Io(errno::EIO));
-            }
-            let mut header = Encoder::new();
-            let all = if *attrs { cx.reader.attrs(object)? } else { Vec::new() };
-            header.list(&all, |o, (k, v)| {
-                o.put(k);
-                o.put(v);
-            });
-            Ok(Held::Shard(header.into_bytes(), data))
-        };
-        match read() {
+    /// Reads a part of our own shard, like that of another holder.
+    pub(crate) fn read_own_shard(&mut self, ctl: PgCtl, cx: &mut Cx<'_>) {
+        let CtlBody::ReadShard { seq, object, version, .. } = &ctl.body else { return };
+        let (seq, version, me) = (*seq, *version, self.core.me);
+        match self.core.read_shard(&ctl.body, false, cx.reader) {
             Ok(Held::Shard(header, payload)) if !self.core.missing().contains(object) => {
-                let t = PgTxn {
-                    pg: self.core.id,
-                    ends: self.core.ends(from),
-                    epoch: ctl.epoch,
-                    kind: TxnKind::Shard,
-                    seq,
-                    version,
-                    follows: EVersion::default(),
-                    next: None,
-                    beside: Vec::new(),
-                    lacks: Dirty::All,
-                    header,
-                    payload,
-                };
-                if from == self.core.me {
-                    self.on_shard(from, t, cx);
-                } else {
-                    cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
-                }
+                let t = self.core.shard_read(me, ctl.epoch, (seq, version), (header, payload));
+                self.on_shard(me, t, cx);
             }
             Err(ReadError::NotReady(what)) => {
-                self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx)
+                self.mail.park(self.core, me, PeerMsg::Ctl(Box::new(ctl)), what, cx)
             }
             other => {
                 let object = object.clone();
-                let has = match other {
-                    Ok(Held::Other(has)) if !self.core.missing().contains(&object) => has,
-                    _ => EVersion::default(),
-                };
-                if let Err(e) = other {
-                    tracing::error!(pg = %self.core.id, %object, error = %e, "read shard");
-                    let offset = cx.reader.bad_offset(&object);
-                    self.mark_unreadable(object.clone(), version, cx);
-                    if from == self.core.me {
-                        self.requests.forget_object(&object);
-                        self.reopen(cx);
-                        self.begin_recovery(cx);
-                    } else {
-                        self.tell_rotten(from, &object, version, offset, cx);
-                    }
-                } else {
-                    tracing::warn!(pg = %self.core.id, %object, %version, %has, "asked for a shard \
-                        that is not here");
+                let (has, bad) = self.core.shard_withheld(&object, version, other);
+                if bad {
+                    self.repairs.mark_unreadable(self.core, object.clone(), version, cx);
+                    self.requests.forget_object(&object);
+                    self.reopen(cx);
+                    self.begin_recovery(cx);
                 }
-                if from == self.core.me {
-                    self.on_shard_failed(from, seq, has, cx);
-                } else {
-                    self.core.send(from, CtlBody::PullFailed { seq, object, has }, cx);
-                }
+                self.on_shard_failed(me, seq, has, cx);
             }
         }
     }
@@ -404,7 +456,7 @@ impl Pg {
     /// A shard has come.
     pub(crate) fn on_shard(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         let Some(shape) = self.core.shape() else { return };
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(g) = a.gathers.get_mut(&t.seq) else { return };
         if !g.waiting.remove(&from) {
             return;
@@ -476,14 +528,12 @@ impl Pg {
         if planted!(self.core.cfg, PiecesKept) {
             return;
         }
-        if let Some(a) = self.active_mut() {
-            a.gathers.retain(|_, g| g.purpose != For::Op(op));
-        }
+        self.primary.gathers.retain(|_, g| g.purpose != For::Op(op));
     }
 
     /// A copy outside the members is gone: what is read of it will not come.
     pub(crate) fn shards_lost(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         let waits =
             a.gathers.iter().filter(|(_, g)| g.waiting.contains(&from)).map(|(seq, _)| *seq);
         for seq in waits.collect::<Vec<u64>>() {
@@ -500,7 +550,7 @@ impl Pg {
         has: EVersion,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         let Some(g) = a.gathers.get_mut(&seq) else { return false };
         if !g.waiting.remove(&from) {
             return true;

@@ -6,8 +6,10 @@ use super::Shape;
 use super::read::For;
 use super::stripe::{Stripes, rebuild};
 use crate::api::{PeerMsg, PgEffect};
+use crate::commits::{After, Step};
+use crate::core::Cx;
 use crate::exec::{INFO_ATTR, ObjectInfo, Prefetch, ReadError, SNAPSET_ATTR};
-use crate::pg::{After, Cx, Pg, Role, Step};
+use crate::lead::Lead;
 use crate::recovery::share::{Family, Way};
 use bytes::Bytes;
 use spirula_encoding::from_slice;
@@ -75,10 +77,10 @@ fn of_shard(op: ObjectOp, shape: &Shape) -> ObjectOp {
     }
 }
 
-impl Pg {
+impl Lead<'_> {
     /// Begins to make the shards of `targets`.
     pub(crate) fn rebuild_object(&mut self, object: &HObject, targets: Vec<Peer>, need: EVersion) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let r = Rebuild {
             targets,
             need,
@@ -100,7 +102,7 @@ impl Pg {
     ) -> Result<(), Prefetch> {
         let Some(shape) = self.core.shape() else { return Ok(()) };
         // Read by now, what is looked at again when the shards have come is at hand then.
-        if let Some(r) = self.active_mut().and_then(|a| a.recovery.rebuild(object))
+        if let Some(r) = self.primary.recovery.rebuild(object)
             && r.stripes == (0, 0)
         {
             let targets = r.targets.clone();
@@ -108,7 +110,7 @@ impl Pg {
         }
         let n = (self.core.cfg.push_bytes / shape.width()).max(1);
         let busy = self.requests.has_inflight(object);
-        let Role::Active(a) = &mut self.role else { return Ok(()) };
+        let a = &mut *self.primary;
         if busy {
             a.recovery.hold(object);
             return Ok(());
@@ -125,11 +127,11 @@ impl Pg {
     /// What the shards share with those beside them cannot be known before this is read: then all
     /// begins anew.
     fn rebuild_when_read(&mut self, object: &HObject, what: Prefetch, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if let Some((targets, need)) = a.recovery.refuse_rebuild(object) {
             self.rebuild_object(object, targets, need);
         }
-        if !self.active().is_some_and(|a| a.recovery.is_reading()) {
+        if !self.primary.recovery.is_reading() {
             self.read_for_pump(what, cx);
         }
     }
@@ -152,7 +154,7 @@ impl Pg {
         let way = || -> Result<Way, ReadError> {
             let family = match record {
                 Some(family) => Some(family),
-                None => self.family_of(object, cx)?,
+                None => self.core.family_of(object, cx)?,
             };
             let Some(family) = family else { return Ok(Way::default()) };
             let relatives = self.relatives_at(&family, object, targets, cx)?;
@@ -178,8 +180,7 @@ impl Pg {
             .iter()
             .find(|(k, _)| k == INFO_ATTR)
             .and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
-        let first =
-            self.active_mut().and_then(|a| a.recovery.rebuild(object)).filter(|r| r.stripes.0 == 0);
+        let first = self.primary.recovery.rebuild(object).filter(|r| r.stripes.0 == 0);
         let targets = first.map(|r| r.targets.clone());
         let mut way = None;
         if let Some(targets) = targets {
@@ -196,7 +197,7 @@ impl Pg {
         let seq = self.core.seq();
         let (id, me, since) = (self.core.id, self.core.me, self.core.interval().since);
         let follows = self.core.info().map(|i| i.last_update()).unwrap_or_default();
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(r) = a.recovery.rebuild(object) else { return };
         let Some(info) = info.filter(|i| i.version == r.need) else {
             tracing::error!(pg = %id, %object, "shards without the object's record");
@@ -269,9 +270,8 @@ impl Pg {
             sent.push((to, t.clone()));
             cx.out.push(PgEffect::Send(to, PeerMsg::Txn(t)));
         }
-        if let Role::Active(a) = &mut self.role
-            && let Some(r) = a.recovery.rebuild(object)
-        {
+        let a = &mut *self.primary;
+        if let Some(r) = a.recovery.rebuild(object) {
             r.sent = sent;
             if !more {
                 a.recovery.release_relatives(object);
@@ -281,7 +281,8 @@ impl Pg {
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
         if let Some(txn) = own {
             self.requests.forget_object(object);
-            self.apply_piece(txn, !more, After::Step { since, step: Step::Rebuilt(seq) }, cx);
+            let after = After::Step { since, step: Step::Rebuilt(seq) };
+            self.repairs.apply_piece(self.core, true, txn, !more, after, cx);
         }
     }
 
@@ -294,7 +295,7 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) -> bool {
         let me = self.core.me;
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         let Some(r) = a.recovery.rebuild(object) else { return false };
         if r.seq != seq || !r.waiting.remove(&from) || !r.waiting.is_empty() {
             return true;
@@ -322,9 +323,9 @@ impl Pg {
     /// Fewer than `k` shards are to be had.
     pub(crate) fn rebuild_failed(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         tracing::warn!(pg = %self.core.id, %object, "object is unfound: too few shards");
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         a.recovery.give_up(object);
-        self.repairs.report_lost(&self.core, object, cx);
+        self.repairs.report_lost(self.core, object, cx);
         cx.out.push(PgEffect::StateChanged);
         self.settled(cx);
     }

@@ -1,9 +1,9 @@
 //! Taking entries back, and forgetting how. See the module's header.
 
+use crate::copy::removals;
 use crate::core::PgCore;
 use crate::exec::{INFO_ATTR, ObjectReader, ReadError, pg_end, pg_start};
 use crate::log::{EntryKind, LogEntry, PgLog};
-use crate::peering::removals;
 use crate::shard::undo_object;
 use spirula_types::transaction::{ObjectOp, ObjectUpdate};
 use spirula_types::{EVersion, HObject, PgId};

@@ -90,7 +90,7 @@ impl Vector<'_> {
         Ok(self.result)
     }
 
-    pub(super) fn stat(&mut self, out: &mut OsdOp) -> Ran {
+    pub(super) fn stat_op(&mut self, out: &mut OsdOp) -> Ran {
         self.must_exist()?;
         let mut o = Encoder::with_capacity(16);
         o.u64(self.object.info.size);

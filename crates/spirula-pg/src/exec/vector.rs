@@ -153,7 +153,7 @@ impl<'a> Vector<'a> {
             }
             op::SPARSE_READ => self.sparse_read(o.extent(), out),
             op::MAPEXT => self.mapext(o.extent(), out),
-            op::STAT => self.stat(out),
+            op::STAT => self.stat_op(out),
             op::CHECKSUM => self.checksum(o, out),
             op::CMPEXT => self.cmpext(o),
             op::ASSERT_VER => self.assert_version(o),

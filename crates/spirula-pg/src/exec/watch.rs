@@ -8,7 +8,7 @@
 
 use super::state::ObjectInfo;
 use super::vector::{Ran, Stop, Vector, slice};
-use crate::watch::Watched;
+use crate::watch::watched::Watched;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_messages::ceph::op::{OsdOp, watch};

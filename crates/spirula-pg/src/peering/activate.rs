@@ -1,12 +1,16 @@
 //! Activation: every member gets the log, durably; then the PG serves.
 
 use super::{Member, Next, Peering, Phase};
-use crate::active::{Active, PeerState};
 use crate::api::PgEffect;
+use crate::commits::{After, Step};
 use crate::copy::Activated;
+use crate::core::Cx;
+use crate::lead::Lead;
 use crate::log::LogEntry;
 use crate::member::leftovers;
-use crate::pg::{After, Cx, Pg, Role, Step};
+use crate::pg::Pg;
+use crate::primary::{PeerState, Primary};
+use crate::role::Role;
 use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PgInfo};
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::{Epoch, HObject, Peer};
@@ -84,7 +88,7 @@ impl Pg {
         let last_update = own.last_update();
         let run = self.core.seq();
         let mut active =
-            Active::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
+            Primary::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
         active.recovery.nothing =
             p.infos.iter().filter(|(_, i)| i.is_none()).map(|(o, _)| *o).collect();
         for (osd, member) in p.members {
@@ -99,7 +103,7 @@ impl Pg {
             active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
         }
-        self.role = Role::Active(Box::new(active));
+        self.role = Role::Primary(Box::new(active));
         self.requests.forget_objects();
     }
 
@@ -140,9 +144,23 @@ impl Pg {
         (state, CtlBody::Activate { run, info: told, past, log, fresh })
     }
 
+    /// The monitor took the PG out of its creating set.
+    pub(crate) fn on_created_ack(&mut self, winner: Option<Epoch>, cx: &mut Cx<'_>) {
+        if self.lead().is_some_and(|mut lead| !lead.on_created_ack(winner, cx)) {
+            // Ours is void. Its members will call.
+            let change = self.core.copy.drop_creation();
+            self.core.submit(change, After::Nothing, cx);
+            self.leave_role(cx);
+            self.start_peering(cx);
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+}
+
+impl Lead<'_> {
     /// A member, or we, have recorded the activation.
     pub(crate) fn on_activated(&mut self, from: Peer, run: u64, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if run != a.run || !a.activating.remove(&from) {
             return;
         }
@@ -159,32 +177,30 @@ impl Pg {
         }
     }
 
-    /// The monitor took the PG out of its creating set.
-    pub(crate) fn on_created_ack(&mut self, winner: Option<Epoch>, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+    /// The monitor took the PG out of its creating set. False if it accepted another creation.
+    pub(crate) fn on_created_ack(&mut self, winner: Option<Epoch>, cx: &mut Cx<'_>) -> bool {
+        let a = &mut *self.primary;
         if !a.fresh || !a.activating.is_empty() {
-            return;
+            return true;
         }
         let creation = self.core.info().map_or(0, |i| i.creation);
-        if winner.is_none_or(|w| w == creation) {
+        let accepted = winner.is_none_or(|w| w == creation);
+        if accepted {
             a.fresh = false;
             self.core.copy.confirm().saved_whole();
             self.all_activated(cx);
-        } else {
-            // Another creation was accepted; this one is void. Its members will call.
-            let change = self.core.copy.drop_creation();
-            self.core.submit(change, After::Nothing, cx);
-            self.leave_role(cx);
-            self.start_peering(cx);
-            cx.out.push(PgEffect::StateChanged);
         }
+        accepted
     }
 
     /// All members have the log: serve, and begin to recover.
     fn all_activated(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
         let since = self.core.interval().since;
-        let (Role::Active(a), Some(_)) = (&mut self.role, self.core.info()) else { return };
+        let a = &mut *self.primary;
+        if self.core.info().is_none() {
+            return;
+        }
         a.activated = true;
         a.serving = view.pool.as_ref().is_some_and(|p| view.acting.len() >= p.min_size);
         tracing::debug!(pg = %self.core.id, epoch = view.epoch, "activated");
@@ -207,9 +223,50 @@ impl Pg {
 
     /// If the PG serves from now on, requests that waited for it go on.
     pub(crate) fn begin_to_serve(&mut self, cx: &mut Cx<'_>) {
-        if self.serves() {
+        if self.primary.serves() {
             self.watches.renew(None, false, cx.now.mono_ms);
         }
         self.run_waiting(cx);
+    }
+
+    /// A newer map of the interval: of those that may read as primaries of older ones, some may be
+    /// dead by now.
+    pub(crate) fn forget_dead_readers(&mut self, cx: &mut Cx<'_>) {
+        if self.primary.wait_until == 0 {
+            return;
+        }
+        let known =
+            self.core.readers().iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
+        let Some(view) = self.core.view.clone() else {
+            return invariant!(self.core, "a primary is active without a map");
+        };
+        let left = self.core.old_readers(known, &view, cx);
+        if left.len() == self.core.readers().len() {
+            return;
+        }
+        let until = left.iter().map(|(_, _, until)| *until).max();
+        self.core.copy.read_by(left).saved_whole();
+        let a = &mut *self.primary;
+        a.wait_until = until.unwrap_or(cx.now.mono_ms);
+        let until = a.wait_until;
+        if a.activated {
+            cx.out.push(PgEffect::WakeAt(until));
+            self.end_lease_wait(cx);
+        }
+    }
+
+    /// Requests go on if no older primary can be reading any more.
+    pub(crate) fn end_lease_wait(&mut self, cx: &mut Cx<'_>) {
+        let a = &mut *self.primary;
+        if a.wait_until == 0 || cx.now.mono_ms < a.wait_until {
+            return;
+        }
+        a.wait_until = 0;
+        let change = self.core.copy.read_by_nobody();
+        self.core.submit(change, After::Nothing, cx);
+        self.tell_history(cx);
+        cx.out.push(PgEffect::StateChanged);
+        self.begin_to_serve(cx);
+        self.tell_merge(false, cx);
     }
 }

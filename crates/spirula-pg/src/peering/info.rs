@@ -3,8 +3,10 @@
 use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure, is_bound};
 use super::{Peering, Phase};
 use crate::api::{MapView, PgEffect};
+use crate::commits::After;
+use crate::core::Cx;
 use crate::intervals::{Prior, has_hole};
-use crate::pg::{After, Cx, Pg, Role};
+use crate::pg::Pg;
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
 use spirula_types::{Epoch, OsdId, Peer};
 use std::collections::BTreeMap;
@@ -26,24 +28,6 @@ fn note_reader(
 }
 
 impl Pg {
-    /// What of this still holds: who may serve reads as the primary of an interval that is over,
-    /// and until when.
-    pub(crate) fn old_readers(
-        &self,
-        known: BTreeMap<OsdId, (Epoch, u64)>,
-        view: &MapView,
-        cx: &Cx<'_>,
-    ) -> Vec<(OsdId, Epoch, u64)> {
-        // One that is up again, or was, began anew or has heard of it.
-        let reads = |osd: OsdId, last: Epoch| {
-            osd != self.core.me.osd
-                && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
-        };
-        let all =
-            known.into_iter().map(|(o, (last, until))| (o, last, self.core.reads_until(until, cx)));
-        all.filter(|(o, last, until)| *until > cx.now.mono_ms && reads(*o, *last)).collect()
-    }
-
     /// Whom peering found to be waited for.
     pub(super) fn found_readers(
         &self,
@@ -65,7 +49,7 @@ impl Pg {
                 (self.core.interval().since.saturating_sub(1), p.lease_until),
             );
         }
-        self.old_readers(all, view, cx)
+        self.core.old_readers(all, view, cx)
     }
 
     /// Asks whom it must, and goes on when all have answered.
@@ -100,7 +84,7 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_info(
+    pub(super) fn on_info(
         &mut self,
         from: Peer,
         info: Option<PgInfo>,
@@ -108,9 +92,6 @@ impl Pg {
         lease_left_ms: u32,
         cx: &mut Cx<'_>,
     ) {
-        if matches!(self.role, Role::Active(_)) {
-            return self.on_unheard(from, info, past, cx);
-        }
         self.peering(cx, |pg, p, cx| {
             if !matches!(p.phase, Phase::Info | Phase::Down(_)) || !p.asked.contains(&from) {
                 return;
@@ -157,14 +138,15 @@ impl Pg {
         if !view.acting.contains(&from) && !view.up.contains(&from) {
             self.strays.insert(from, (info.clone(), past.clone()));
         }
-        if let Role::Active(a) = &self.role {
+        if let Some(mut lead) = self.lead() {
+            let a = &*lead.primary;
             if a.peers.contains_key(&from) && !a.activating.contains(&from) {
                 // It had the activation, and has no part in the interval now: it could not follow.
                 tracing::warn!(pg = %self.core.id, %from, "a member has left its role: peer anew");
                 self.restart_peering(cx);
                 cx.out.push(PgEffect::StateChanged);
             } else {
-                self.active_notified(from, cx);
+                lead.notified(from, cx);
             }
             return;
         }

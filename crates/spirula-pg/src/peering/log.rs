@@ -1,13 +1,13 @@
 //! Taking over the authoritative log, and learning what members lack beside it.
 
 use super::{Member, Peering, Phase};
-use crate::log::{LogEntry, PgLog};
+use crate::commits::After;
+use crate::core::Cx;
+use crate::log::{LogEntry, PgLog, parse};
 use crate::missing::Missing;
-use crate::pg::{After, Cx, Pg, Role};
+use crate::pg::Pg;
 use bytes::Bytes;
-use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{CtlBody, MissingItem, PgInfo};
-use spirula_types::transaction::{ObjectOp, ObjectUpdate};
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_log(
+    pub(super) fn on_log(
         &mut self,
         from: Peer,
         info: PgInfo,
@@ -36,20 +36,7 @@ impl Pg {
         missing: Vec<(HObject, MissingItem)>,
         cx: &mut Cx<'_>,
     ) {
-        let entries = match entries
-            .iter()
-            .map(|b| from_slice(b))
-            .collect::<Result<Vec<LogEntry>, DecodeError>>()
-        {
-            Ok(entries) => entries,
-            Err(e) => {
-                tracing::error!(pg = %self.core.id, %from, error = %e, "read peer's log");
-                return;
-            }
-        };
-        if matches!(self.role, Role::Active(_)) {
-            return self.on_source(from, info, entries, missing, cx);
-        }
+        let Some(entries) = parse(self.core.id, from, &entries) else { return };
         self.peering(cx, |pg, p, cx| match &mut p.phase {
             Phase::Log if from == p.choice.auth => {
                 let ours = pg.take_over(p, &info, entries, cx);
@@ -91,7 +78,7 @@ impl Pg {
         entries: Vec<LogEntry>,
         cx: &mut Cx<'_>,
     ) -> bool {
-        // What is lacked since then is missing here; there is nobody to be told.
+        // What is lacked beside that no other needs to be told: it leads.
         let Some((change, _)) = self.core.copy.take_over(auth, entries, &p.past, cx.reader) else {
             tracing::error!(pg = %self.core.id, ?auth, "logs that should meet do not");
             p.phase = Phase::Incomplete { bound: false };
@@ -169,9 +156,4 @@ impl Pg {
             self.wait_up_thru(p, cx);
         }
     }
-}
-
-/// Updates that delete these objects.
-pub(crate) fn removals(objects: impl IntoIterator<Item = HObject>) -> Vec<ObjectUpdate> {
-    objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect()
 }

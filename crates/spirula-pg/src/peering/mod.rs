@@ -39,14 +39,16 @@ mod info;
 mod log;
 
 pub(crate) use choose::{choose_whole, choose_whole_erasure};
-pub(crate) use log::removals;
 
+use crate::again::{Again, Repeat};
 use crate::api::{CreateAnswer, MapView, PgEffect};
+use crate::commits::{After, Step};
+use crate::core::Cx;
 use crate::intervals::Prior;
 use crate::log::PgLog;
 use crate::missing::Missing;
-use crate::pg::{After, Cx, Pg, Role, Step};
-use crate::repeat::{Again, Repeat};
+use crate::pg::Pg;
+use crate::role::Role;
 use choose::Choice;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
@@ -135,7 +137,7 @@ pub(crate) struct Member {
 impl Pg {
     /// Runs `f` on the peering state, if there is one.
     fn peering(&mut self, cx: &mut Cx<'_>, f: impl FnOnce(&mut Self, &mut Peering, &mut Cx<'_>)) {
-        match std::mem::replace(&mut self.role, Role::Idle) {
+        match std::mem::replace(&mut self.role, Role::idle()) {
             Role::Peering(mut p) => {
                 f(self, &mut p, cx);
                 if p.next == Next::Activate {
@@ -149,6 +151,20 @@ impl Pg {
         }
     }
 
+    /// What a member, or another who was asked, answers.
+    pub(crate) fn on_peering_answer(&mut self, from: Peer, answer: CtlBody, cx: &mut Cx<'_>) {
+        match answer {
+            CtlBody::Info { info, past, lease_left_ms } => {
+                self.on_info(from, info, past, lease_left_ms, cx)
+            }
+            CtlBody::Log { info, entries, missing } => {
+                self.on_log(from, info, entries, missing, cx)
+            }
+            // Of the role before.
+            _ => {}
+        }
+    }
+
     pub(crate) fn start_peering(&mut self, cx: &mut Cx<'_>) {
         self.role = Role::Peering(Box::new(Peering {
             past: if self.core.has_copy() { self.core.past().to_vec() } else { Vec::new() },
@@ -159,7 +175,10 @@ impl Pg {
             ..Peering::default()
         }));
         let since = self.core.interval().since;
-        self.when_durable(After::Step { since, step: Step::Flushed }, cx);
+        let flushed = After::Step { since, step: Step::Flushed };
+        if self.core.commits.after_all(flushed).is_some() {
+            self.peering_flushed(cx);
+        }
     }
 
     /// Gives up what the role does and peers anew in the same interval. Members change nothing
@@ -400,6 +419,12 @@ impl Peering {
 }
 
 impl Peering {
+    /// Will it not end before something changes that may take long?
+    pub fn stands_still(&self) -> bool {
+        let (state, _) = self.state();
+        [PgState::DOWN, PgState::INCOMPLETE, PgState::PEERED].iter().any(|s| state.any(*s))
+    }
+
     /// What it waits for, in Ceph's words where Ceph has any, for `pg query`.
     pub fn comment(&self) -> Option<&'static str> {
         match self.phase {

@@ -5,9 +5,10 @@
 //! the next tick tries again from where this one came to.
 
 use super::backfill::{Act, Backfill, Next};
+use crate::again::Again;
+use crate::core::Cx;
 use crate::exec::{Prefetch, ReadError};
-use crate::pg::{Cx, Pg, Role};
-use crate::repeat::Again;
+use crate::lead::Lead;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, Peer};
 
@@ -17,9 +18,9 @@ enum Did {
     Nothing,
 }
 
-impl Pg {
+impl Lead<'_> {
     pub(super) fn begin_backfills(&mut self) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         for (osd, p) in a.peers.iter().filter(|(_, p)| !p.last_backfill.max) {
             a.recovery.backfills.entry(*osd).or_insert_with(|| Backfill::new(&p.last_backfill));
         }
@@ -27,7 +28,7 @@ impl Pg {
 
     /// Does one piece of work for some member; false if there is none to do now.
     pub(super) fn backfill_step(&mut self, cx: &mut Cx<'_>) -> Result<bool, Prefetch> {
-        let Role::Active(a) = &mut self.role else { return Ok(false) };
+        let a = &mut *self.primary;
         let members: Vec<Peer> = a.recovery.backfills.keys().copied().collect();
         for osd in members {
             if let Did::Something = self.backfill_member(osd, cx)? {
@@ -39,7 +40,7 @@ impl Pg {
 
     fn backfill_member(&mut self, osd: Peer, cx: &mut Cx<'_>) -> Result<Did, Prefetch> {
         let max = self.core.cfg.scan_objects.max(1);
-        let Role::Active(a) = &mut self.role else { return Ok(Did::Nothing) };
+        let a = &mut *self.primary;
         // Not while the object is on its way elsewhere: one recovery of an object at a time. Nor
         // while a relative is, with which it shares what is alike.
         let (ops, missing) = (&a.recovery.ops, self.core.missing());
@@ -87,7 +88,7 @@ impl Pg {
         max: usize,
         cx: &mut Cx<'_>,
     ) -> Result<Did, Prefetch> {
-        match self.list_versions(from, max, cx.reader) {
+        match self.core.list_versions(from, max, cx.reader) {
             Ok((mut found, next)) => {
                 // What we lack is listed, too: in the version that it should have.
                 let lacked =
@@ -107,16 +108,12 @@ impl Pg {
     }
 
     fn take_turn(&mut self) {
-        if let Role::Active(a) = &mut self.role {
-            a.recovery.turns = a.recovery.turns.saturating_sub(1);
-        }
+        let r = &mut self.primary.recovery;
+        r.turns = r.turns.saturating_sub(1);
     }
 
     fn backfill_of(&mut self, osd: Peer) -> Option<&mut Backfill> {
-        match &mut self.role {
-            Role::Active(a) => a.recovery.backfills.get_mut(&osd),
-            _ => None,
-        }
+        self.primary.recovery.backfills.get_mut(&osd)
     }
 
     pub(crate) fn on_scanned(
@@ -146,7 +143,7 @@ impl Pg {
     /// Tells members how far they are.
     pub(super) fn backfill_progress(&mut self, cx: &mut Cx<'_>) {
         let tell_every = (self.core.cfg.scan_objects / 4).max(1);
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let progress = |(osd, b): (&Peer, &mut Backfill)| Some((*osd, b.progress(tell_every)?));
         let tell: Vec<_> = a.recovery.backfills.iter_mut().filter_map(progress).collect();
         for (osd, last_backfill) in tell {
@@ -162,9 +159,7 @@ impl Pg {
     /// Asks and tells again what was not answered.
     pub(super) fn repeat_backfills(&mut self, again: Again, cx: &mut Cx<'_>) {
         let max = self.core.cfg.scan_objects.max(1) as u32;
-        let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "a backfill is repeated without an active primary");
-        };
+        let a = &mut *self.primary;
         let (mut scans, mut tell) = (Vec::new(), Vec::new());
         for (osd, b) in &mut a.recovery.backfills {
             if let Some(from) = b.ask_again(again, *osd) {
@@ -178,7 +173,7 @@ impl Pg {
     }
 
     pub(crate) fn on_progress_ack(&mut self, from: Peer, last_backfill: &HObject, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(p) = a.peers.get_mut(&from).filter(|p| p.last_backfill < *last_backfill) else {
             return;
         };

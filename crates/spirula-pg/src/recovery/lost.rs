@@ -6,11 +6,15 @@
 //! its newest. What its snapshots had then agrees no more with its history, and is made to
 //! (`snap::trim`).
 
-use crate::active::Active;
 use crate::api::{LogLevel, PgEffect, ReadKey};
+use crate::core::{Cx, PgCore};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Prefetch, ReadError, Stamped, StatDelta};
+use crate::lead::Lead;
 use crate::log::{EntryKind, LogEntry};
-use crate::pg::{Cx, Pg, Role};
+use crate::pg::Pg;
+use crate::primary::Primary;
+use crate::recovery::ReadFor;
+use crate::role::Strays;
 use crate::write::{Answer, backend};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
@@ -58,11 +62,41 @@ fn waits_for(head: &HObject, unfound: &[HObject]) -> bool {
 /// Objects in one answer (Ceph's osd_command_max_records).
 const LISTED_MAX: usize = 256;
 
+/// May what is unfound be given up? See [`Pg::may_mark_lost`].
+fn may_mark_lost(
+    primary: Option<&Primary>,
+    core: &PgCore,
+    strays: &Strays,
+    revert: bool,
+) -> Result<usize, (i32, String)> {
+    let erasure = core.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
+    if revert && erasure {
+        return Err((errno::EINVAL, "mode must be 'delete' for ec pool".to_owned()));
+    }
+    let Some(a) = primary.filter(|a| a.activated) else {
+        return Err((errno::EROFS, "not primary".to_owned()));
+    };
+    let n = a.recovery.unfound.len();
+    if n > 0 && !a.unheard(core, strays).is_empty() {
+        let why = format!(
+            "pg has {n} unfound objects but we haven't probed all sources, not marking lost"
+        );
+        return Err((errno::EINVAL, why));
+    }
+    if n > 0 && core.is_premerge() {
+        return Err((errno::EAGAIN, "a merge of the pg is pending".to_owned()));
+    }
+    if n > 0 && !a.serving {
+        return Err((errno::EAGAIN, "too few members to write; see min_size".to_owned()));
+    }
+    Ok(n)
+}
+
 impl Pg {
     /// Objects that nobody we know of has, for `pg N list_unfound`, in Ceph's shape, from `after`
     /// on.
     pub fn list_unfound(&self, after: Option<&HObject>) -> Value {
-        let Some(a) = self.active() else {
+        let Some(a) = self.primary() else {
             return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": self.step_name(),
                 "available_might_have_unfound": false, "more": false});
         };
@@ -70,7 +104,7 @@ impl Pg {
         needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
         let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
         let row = |o: &HObject| {
-            let need = self.lost_version(o).unwrap_or_default();
+            let need = a.lost_version(&self.core, o).unwrap_or_default();
             let have = self.core.missing().get(o).map(|i| i.have).unwrap_or_default();
             json!({
                 "oid": dumped(o),
@@ -91,38 +125,52 @@ impl Pg {
         said.insert("objects".into(), objects.into());
         said.insert("state".into(), self.step_name().into());
         said.insert("available_might_have_unfound".into(), true.into());
-        said.insert("might_have_unfound".into(), self.might_have_unfound(a).into());
+        said.insert(
+            "might_have_unfound".into(),
+            a.might_have_unfound(&self.core, &self.strays).into(),
+        );
         said.insert("more".into(), all.next().is_some().into());
         said.into()
     }
 
+    /// May what is unfound be given up? How many objects that are; 0: there are none.
+    ///
+    /// # Errors
+    /// Errno (positive) and the reason, in Ceph's words.
+    pub fn may_mark_lost(&self, revert: bool) -> Result<usize, (i32, String)> {
+        may_mark_lost(self.primary(), &self.core, &self.strays, revert)
+    }
+}
+
+impl Primary {
     /// Those that may have what is missing, and what came of asking them; nobody where nothing is
     /// missing.
-    pub(crate) fn might_have_unfound(&self, a: &Active) -> Vec<Value> {
-        if self.core.missing().is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+    pub(crate) fn might_have_unfound(&self, core: &PgCore, strays: &Strays) -> Vec<Value> {
+        if core.missing().is_empty() && self.peers.values().all(|p| p.missing.is_empty()) {
             return Vec::new();
         }
-        let heard = a.peers.iter().filter(|(_, p)| p.acting).map(|(o, _)| *o);
-        let heard = heard.chain(a.recovery.sources.keys().copied()).map(|o| (o, "already probed"));
-        let all: BTreeMap<Peer, &'static str> = self.unheard(a).into_iter().chain(heard).collect();
+        let heard = self.peers.iter().filter(|(_, p)| p.acting).map(|(o, _)| *o);
+        let heard =
+            heard.chain(self.recovery.sources.keys().copied()).map(|o| (o, "already probed"));
+        let all: BTreeMap<Peer, &'static str> =
+            self.unheard(core, strays).into_iter().chain(heard).collect();
         all.into_iter().map(|(o, status)| json!({"osd": o.to_string(), "status": status})).collect()
     }
 
     /// Who may have what is unfound and has not said so, with the reason.
-    pub(crate) fn unheard(&self, a: &Active) -> Vec<(Peer, &'static str)> {
-        let Some(view) = &self.core.view else { return Vec::new() };
-        let of_past = self
-            .core
+    pub(crate) fn unheard(&self, core: &PgCore, strays: &Strays) -> Vec<(Peer, &'static str)> {
+        let Some(view) = &core.view else { return Vec::new() };
+        let of_past = core
             .past()
             .iter()
             .filter(|i| i.rw)
             .flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
-        let strays = self.strays.keys().map(|p| (*p, 0));
+        let called = strays.keys().map(|p| (*p, 0));
         let mut all: Vec<(Peer, &'static str)> = Vec::new();
-        for (peer, first) in of_past.chain(strays) {
-            if peer == self.core.me
-                || a.peers.contains_key(&peer)
-                || a.recovery.sources.contains_key(&peer)
+        for (peer, first) in of_past.chain(called) {
+            if peer == core.me
+                || self.peers.contains_key(&peer)
+                || self.recovery.sources.contains_key(&peer)
             {
                 continue;
             }
@@ -131,10 +179,10 @@ impl Pg {
                 None => continue,
                 Some(o) if o.lost_at > first && !o.up => continue,
                 Some(o) if !o.up => "osd is down",
-                Some(_) if self.strays.contains_key(&peer) => "querying",
+                Some(_) if strays.contains_key(&peer) => "querying",
                 Some(_)
-                    if a.recovery.nothing.contains(&peer)
-                        || planted!(self.core.cfg, UnheardIgnored) =>
+                    if self.recovery.nothing.contains(&peer)
+                        || planted!(core.cfg, UnheardIgnored) =>
                 {
                     continue;
                 }
@@ -149,23 +197,35 @@ impl Pg {
         all
     }
 
+    /// The version in which an object is unfound. In an erasure-coded PG our own shard may be
+    /// there.
+    fn lost_version(&self, core: &PgCore, object: &HObject) -> Option<EVersion> {
+        let own = core.missing().get(object).map(|i| i.need);
+        let theirs =
+            || self.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
+        own.or_else(theirs)
+    }
+}
+
+impl Lead<'_> {
     /// Asks those of whom nothing is known what they hold, while something is unfound.
     pub(crate) fn ask_unheard(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now.mono_ms;
-        let Some(a) = self.active().filter(|a| !a.recovery.unfound.is_empty()) else { return };
+        let a = &*self.primary;
+        if a.recovery.unfound.is_empty() {
+            return;
+        }
         if a.recovery.unheard_ms > 0 && now < a.recovery.unheard_ms + self.core.cfg.retry_ms {
             return;
         }
-        let unheard = self.unheard(a);
+        let unheard = a.unheard(self.core, self.strays);
         let up = |p: &Peer| {
             self.core.view.as_ref().is_some_and(|v| v.is_up(p.osd)) && !self.strays.contains_key(p)
         };
         let whom: Vec<Peer> = unheard.into_iter().map(|(p, _)| p).filter(up).collect();
         whom.into_iter()
             .for_each(|to| self.core.send(to, CtlBody::Query { holders: Vec::new() }, cx));
-        if let Some(a) = self.active_mut() {
-            a.recovery.unheard_ms = now.max(1);
-        }
+        self.primary.recovery.unheard_ms = now.max(1);
     }
 
     /// One of them has said it.
@@ -176,53 +236,28 @@ impl Pg {
         past: Vec<PastInterval>,
         cx: &mut Cx<'_>,
     ) {
-        let Some(a) = self.active_mut().filter(|a| !a.peers.contains_key(&from)) else { return };
+        let a = &mut *self.primary;
+        if a.peers.contains_key(&from) {
+            return;
+        }
         match info {
             None => {
                 a.recovery.nothing.insert(from);
             }
             Some(info) => {
                 self.strays.insert(from, (info, past));
-                self.active_notified(from, cx);
+                self.notified(from, cx);
             }
         }
     }
 
-    /// May what is unfound be given up? How many objects that are; 0: there are none.
-    ///
-    /// # Errors
-    /// Errno (positive) and the reason, in Ceph's words.
-    pub fn may_mark_lost(&self, revert: bool) -> Result<usize, (i32, String)> {
-        let erasure =
-            self.core.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
-        if revert && erasure {
-            return Err((errno::EINVAL, "mode must be 'delete' for ec pool".to_owned()));
-        }
-        let Some(a) = self.active().filter(|a| a.activated) else {
-            return Err((errno::EROFS, "not primary".to_owned()));
-        };
-        let n = a.recovery.unfound.len();
-        if n > 0 && !self.unheard(a).is_empty() {
-            let why = format!(
-                "pg has {n} unfound objects but we haven't probed all sources, not marking lost"
-            );
-            return Err((errno::EINVAL, why));
-        }
-        if n > 0 && self.core.is_premerge() {
-            return Err((errno::EAGAIN, "a merge of the pg is pending".to_owned()));
-        }
-        if n > 0 && !a.serving {
-            return Err((errno::EAGAIN, "too few members to write; see min_size".to_owned()));
-        }
-        Ok(n)
-    }
-
     /// Gives up what is unfound, after [`Pg::may_mark_lost`] allowed it.
     pub(crate) fn on_mark_lost(&mut self, revert: bool, cx: &mut Cx<'_>) {
-        if self.may_mark_lost(revert).unwrap_or(0) == 0 {
+        let may = may_mark_lost(Some(self.primary), self.core, self.strays, revert);
+        if may.unwrap_or(0) == 0 {
             return;
         }
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         let unfound: Vec<HObject> = a.recovery.unfound.iter().cloned().collect();
         if revert && self.must_read_older(&unfound, cx) {
             return; // It comes back here.
@@ -243,7 +278,7 @@ impl Pg {
         }
         // Whoever waited for them goes on. Requests that use a clone wait in the queue of its head.
         self.requests.resume(|head| waits_for(head, &unfound));
-        self.pump_later = true;
+        self.primary.pump_later = true;
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
     }
@@ -264,8 +299,7 @@ impl Pg {
             return false;
         }
         let n = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return false };
-        a.recovery.waits_for(n, true);
+        self.primary.recovery.waits_for(n, ReadFor::Revert);
         cx.out.push(PgEffect::Prefetch(ReadKey::Recovery(n), Prefetch(wanted)));
         true
     }
@@ -277,26 +311,12 @@ impl Pg {
         (have != EVersion::default() && info.version == have).then_some(info)
     }
 
-    /// The version in which an object is unfound. In an erasure-coded PG our own shard may be
-    /// there.
-    fn lost_version(&self, object: &HObject) -> Option<EVersion> {
-        let own = self.core.missing().get(object).map(|i| i.need);
-        let theirs = || {
-            self.active()?
-                .peers
-                .values()
-                .filter_map(|p| p.missing.get(object))
-                .map(|i| i.need)
-                .max()
-        };
-        own.or_else(theirs)
-    }
-
     fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
         let older = if revert { self.older(object, cx) } else { None };
-        let Some(lost) = self.lost_version(object) else { return };
+        let Some(lost) = self.primary.lost_version(self.core, object) else { return };
         let version = self.core.next_version(1);
-        let (Role::Active(a), Some(info)) = (&mut self.role, self.core.info()) else { return };
+        let Some(info) = self.core.info() else { return };
+        let a = &mut *self.primary;
         a.recovery.unfound.remove(object);
         // An older history may name what was purged; clones may be there that none names any more.
         a.trim.forget(object.to_head());
@@ -340,24 +360,23 @@ impl Pg {
         self.commit(writes, parts, Answer::default(), cx);
         // Its history and its watchers are those of the older version, which is read again.
         self.requests.forget_object(object);
-        if let Role::Active(a) = &mut self.role {
-            // Backfills that stood before it: gone there, too; an older version is pushed.
-            let targets: Vec<Peer> = a
-                .recovery
-                .backfills
-                .iter()
-                .filter(|(_, b)| b.is_under_way(object))
-                .map(|(o, _)| *o)
-                .collect();
-            if removed {
-                for t in targets {
-                    if let Some(b) = a.recovery.backfills.get_mut(&t) {
-                        b.landed(object);
-                    }
+        let a = &mut *self.primary;
+        // Backfills that stood before it: gone there, too; an older version is pushed.
+        let targets: Vec<Peer> = a
+            .recovery
+            .backfills
+            .iter()
+            .filter(|(_, b)| b.is_under_way(object))
+            .map(|(o, _)| *o)
+            .collect();
+        if removed {
+            for t in targets {
+                if let Some(b) = a.recovery.backfills.get_mut(&t) {
+                    b.landed(object);
                 }
-            } else if !targets.is_empty() {
-                self.push_object(object, targets, false);
             }
+        } else if !targets.is_empty() {
+            self.push_object(object, targets, false);
         }
     }
 }

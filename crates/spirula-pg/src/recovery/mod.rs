@@ -9,7 +9,7 @@
 //! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the
 //! log): an overwrite of 4 KiB costs 4 KiB. Once the first of several pieces is in place it has
 //! neither version, and gets all of it if this is interrupted. A write does not wait for the one
-//! member that lacks its object, if enough others have everything ([`Pg::enough_have`]): it gets
+//! member that lacks its object, if enough others have everything ([`Lead::enough_have`]): it gets
 //! the log entry alone, and lacks what that changed, too.
 //!
 //! A source gives an object only in the version wanted and only if its checksums hold. If it
@@ -25,15 +25,18 @@ mod reserve;
 pub(crate) mod share;
 mod target;
 
-use crate::active::{Active, PeerState};
-use crate::api::{PeerMsg, PgEffect};
+use crate::again::{Again, Repeat};
+use crate::api::{PeerMsg, PgEffect, ReadKey};
+use crate::commits::{After, Step};
+use crate::core::Cx;
 use crate::erasure::rebuild::Rebuild;
-use crate::exec::ReadError;
+use crate::exec::{Prefetch, ReadError};
+use crate::lead::Lead;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::{Member, choose_whole, choose_whole_erasure};
-use crate::pg::{After, Cx, Pg, Role, Step};
-use crate::repeat::{Again, Repeat};
+use crate::pg::Pg;
+use crate::primary::{PeerState, Primary};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::{Forced, Reservations, Stage};
@@ -90,7 +93,16 @@ pub(crate) struct Recovery {
     /// Members of older intervals that said in this one that they hold nothing, and when those that
     /// said nothing were asked last.
     pub nothing: BTreeSet<Peer>,
-    pub unheard_ms: u64,
+    unheard_ms: u64,
+}
+
+/// What is read before recovery can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadFor {
+    /// What is sent next.
+    Recovery,
+    /// The older versions that lost objects are to go back to.
+    Revert,
 }
 
 /// So many of the objects that nobody waits for are looked at for one that may begin.
@@ -260,9 +272,12 @@ impl Recovery {
         self.turns = 0;
     }
 
-    /// Waits for this read before it goes on; or before lost objects go back to older versions.
-    pub fn waits_for(&mut self, read: u64, reverts: bool) {
-        *(if reverts { &mut self.reverting } else { &mut self.reading }) = Some(read);
+    /// Waits for this read before it does what it is for.
+    pub fn waits_for(&mut self, read: u64, purpose: ReadFor) {
+        match purpose {
+            ReadFor::Recovery => self.reading = Some(read),
+            ReadFor::Revert => self.reverting = Some(read),
+        }
     }
 
     /// Is it reading what it goes on with?
@@ -270,12 +285,14 @@ impl Recovery {
         self.reading.is_some()
     }
 
-    /// Was this read waited for, and by what: is it to revert lost objects?
-    pub fn has_read(&mut self, n: u64) -> Option<bool> {
-        if self.reading.take_if(|r| *r == n).is_some() {
-            return Some(false);
+    /// For what this read was waited for, if it was.
+    pub fn has_read(&mut self, n: u64) -> Option<ReadFor> {
+        let was = |waits: &mut Option<u64>| waits.take_if(|r| *r == n).is_some();
+        if was(&mut self.reading) {
+            Some(ReadFor::Recovery)
+        } else {
+            was(&mut self.reverting).then_some(ReadFor::Revert)
         }
-        self.reverting.take_if(|r| *r == n).map(|_| true)
     }
 
     /// The role ends.
@@ -417,7 +434,25 @@ impl Recovery {
     }
 }
 
+/// Does a member get an object's changes, or only the log entry?
+pub(crate) fn gets_object(a: &Primary, osd: Peer, object: &HObject) -> bool {
+    if !a.recovery.backfilling {
+        return true;
+    }
+    match a.recovery.started(osd) {
+        Some(started) => object <= started,
+        None => a.peers.get(&osd).is_some_and(|p| object <= &p.last_backfill),
+    }
+}
+
 impl Pg {
+    /// Objects being recovered.
+    pub fn recovering(&self) -> usize {
+        self.primary().map_or(0, |a| a.recovery.ops.len())
+    }
+}
+
+impl Lead<'_> {
     /// Must the object be recovered before a request may use it? Begins that, if so.
     pub(crate) fn must_recover_first(
         &mut self,
@@ -425,7 +460,7 @@ impl Pg {
         write: bool,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         let r = &mut a.recovery;
         if self.core.me.shard >= 0 && r.unfound.contains(object) {
             return true;
@@ -453,7 +488,7 @@ impl Pg {
         if !here && !r.ops.contains_key(object) && self.enough_have() {
             return false;
         }
-        let Role::Active(a) = &mut self.role else { return false };
+        let a = &mut *self.primary;
         let r = &mut a.recovery;
         if !write && !r.works_on(object) && cx.reader.is_full() {
             // It would fill our disk further. A write comes here only if it makes room, and is let
@@ -476,9 +511,8 @@ impl Pg {
     /// each has entries without data, and if the newest entries were then to be taken back (nobody
     /// else is heard), what they overwrote on the one might be what the other lacks.
     fn enough_have(&self) -> bool {
-        let (Some(a), Some(pool)) =
-            (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref()))
-        else {
+        let a = &*self.primary;
+        let Some(pool) = self.core.view.as_ref().and_then(|v| v.pool.as_ref()) else {
             return false;
         };
         let whole = |p: &&PeerState| p.missing.is_empty() && p.last_backfill.max;
@@ -494,28 +528,17 @@ impl Pg {
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
-        let Some(a) = self.active() else { return true };
+        let a = &*self.primary;
         self.core.missing().contains(object)
             || (write
                 && (a.recovery.ops.contains_key(object)
                     || a.peers.values().any(|p| p.missing.contains(object))))
     }
 
-    /// Does a member get an object's changes, or only the log entry?
-    pub(crate) fn gets_object(a: &Active, osd: Peer, object: &HObject) -> bool {
-        if !a.recovery.backfilling {
-            return true;
-        }
-        match a.recovery.started(osd) {
-            Some(started) => object <= started,
-            None => a.peers.get(&osd).is_some_and(|p| object <= &p.last_backfill),
-        }
-    }
-
     /// Looks at what is to be recovered and goes on with it.
     pub(crate) fn begin_recovery(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if !a.activated || a.clean {
             return;
         }
@@ -533,12 +556,12 @@ impl Pg {
             strays.into_iter().for_each(|s| self.ask_for_unfound(s, cx));
             self.ask_unheard(cx);
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if unfound && (stuck || !a.recovery.backfilling) {
             // Reservations are for others, until it is found.
             self.want_stage(None, false, cx);
         } else if a.recovery.backfilling {
-            let only_moves = self.degraded() == 0;
+            let only_moves = self.primary.lacks(self.core).degraded == 0;
             let held = view.permits.no_backfill || (view.permits.no_rebalance && only_moves);
             self.want_stage(Some(true), held, cx);
         } else if a.recovery.ops.is_empty() || planted!(self.core.cfg, CleanBeforeDurable) {
@@ -546,19 +569,19 @@ impl Pg {
             self.recovered(cx);
         }
         // Else what was missing is on its way to our disk: it counts when it is there
-        // ([`Pg::object_done`] comes back here), since copies that nobody needs are deleted then.
+        // ([`Lead::object_done`] comes back here), since copies that nobody needs are deleted then.
     }
 
     /// Every member is whole.
     fn recovered(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
-        let size = Self::pool_size(&view);
+        let size = view.pool_size();
         let want = if self.core.is_erasure() {
             choose_whole_erasure(&view.up, &view.acting)
         } else {
             choose_whole(&view.up, &view.acting, size)
         };
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         // What had no room was deleted meanwhile, or came by a request.
         a.recovery.reservations.has_room();
         if want != view.acting {
@@ -589,20 +612,22 @@ impl Pg {
 
     /// The shell allows work to begin.
     pub(crate) fn recover_more(&mut self, work: usize, piece: u64, cx: &mut Cx<'_>) {
-        let Some(a) = self.active_mut() else { return };
+        let a = &mut *self.primary;
         a.recovery.asked_turn = false;
         (a.recovery.turns, a.recovery.piece) = (work, Some(piece));
         self.pump(cx);
     }
 
-    /// Objects being recovered.
-    pub fn recovering(&self) -> usize {
-        self.active().map_or(0, |a| a.recovery.ops.len())
+    /// Recovery waits until this is read.
+    pub(crate) fn read_for_pump(&mut self, what: Prefetch, cx: &mut Cx<'_>) {
+        let n = self.core.seq();
+        self.primary.recovery.waits_for(n, ReadFor::Recovery);
+        cx.out.push(PgEffect::Prefetch(ReadKey::Recovery(n), what));
     }
 
     /// Goes on with whatever recovery can do now.
     pub(crate) fn pump(&mut self, cx: &mut Cx<'_>) {
-        if !self.active().is_some_and(|a| a.activated && a.recovery.reading.is_none()) {
+        if self.primary.recovery.is_reading() || !self.primary.activated {
             return;
         }
         if let Err(what) = self.pump_objects(cx) {
@@ -610,21 +635,19 @@ impl Pg {
         }
     }
 
-    fn pump_objects(&mut self, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+    fn pump_objects(&mut self, cx: &mut Cx<'_>) -> Result<(), Prefetch> {
         loop {
             if self.requests.has_changed() {
                 // What was written in this event cannot be read before the next.
-                self.pump_later = true;
+                self.primary.pump_later = true;
                 return Ok(());
             }
             let window = self.core.cfg.push_window.max(1);
-            let Some(a) = self.active_mut() else { return Ok(()) };
+            let a = &mut *self.primary;
             let r = &mut a.recovery;
             if let Some(o) = r.resume.pop_front() {
                 if let Err(what) = self.resume_object(&o, cx) {
-                    if let Some(a) = self.active_mut() {
-                        a.recovery.resume.push_front(o);
-                    }
+                    self.primary.recovery.resume.push_front(o);
                     return Err(what);
                 }
                 continue;
@@ -657,12 +680,8 @@ impl Pg {
     }
 
     /// Goes on with an object under way: reads, asks for or sends the next piece.
-    fn resume_object(
-        &mut self,
-        object: &HObject,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), crate::exec::Prefetch> {
-        let Some(op) = self.active().and_then(|a| a.recovery.ops.get(object)) else {
+    fn resume_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), Prefetch> {
+        let Some(op) = self.primary.recovery.ops.get(object) else {
             return Ok(());
         };
         match op {
@@ -675,7 +694,7 @@ impl Pg {
     /// Who is to get an object: those who lack it by the log, and those whose backfill has come to
     /// it.
     fn targets_of(&self, object: &HObject) -> Vec<Peer> {
-        let Some(a) = self.active() else { return Vec::new() };
+        let a = &*self.primary;
         let lack = a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o);
         let filled =
             a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
@@ -685,7 +704,7 @@ impl Pg {
     /// Begins the recovery of an object that somebody lacks.
     fn start_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let head = self.head_first(object);
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if a.recovery.ops.contains_key(object) {
             return;
         }
@@ -717,7 +736,7 @@ impl Pg {
 
     /// Begins to rebuild an object's shards for all who lack them.
     fn start_rebuild(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let own = self.core.missing().get(object).map(|i| i.need);
         let theirs = a.peers.iter().filter_map(|(o, p)| Some((*o, p.missing.get(object)?.need)));
         let mut lacking: BTreeMap<Peer, EVersion> =
@@ -731,7 +750,7 @@ impl Pg {
         }
         let stored = || match need {
             Some(need) => need,
-            None => self.stored_version(object, cx.reader).unwrap_or_default(),
+            None => self.core.stored_version(object, cx.reader).unwrap_or_default(),
         };
         if lacking.is_empty() {
             self.object_done(object, cx);
@@ -744,14 +763,10 @@ impl Pg {
     // ---- pulling ----
 
     /// Asks the next source for an object that we lack.
-    fn pull_object(
-        &mut self,
-        object: &HObject,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), crate::exec::Prefetch> {
+    fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), Prefetch> {
         let beside = self.own_relatives(object, cx)?;
         let seq = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return Ok(()) };
+        let a = &mut *self.primary;
         let piece = a.recovery.piece.unwrap_or(u64::MAX);
         let Some(item) = self.core.missing().get(object) else { return Ok(()) };
         let (need, dirty) = (item.need, lacks_of(item));
@@ -771,7 +786,7 @@ impl Pg {
         let Some(from) = from else {
             tracing::warn!(pg = %self.core.id, %object, %need, "object is unfound");
             a.recovery.give_up(object);
-            self.repairs.report_lost(&self.core, object, cx);
+            self.repairs.report_lost(self.core, object, cx);
             cx.out.push(PgEffect::StateChanged);
             self.settled(cx);
             return Ok(());
@@ -793,7 +808,7 @@ impl Pg {
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(object) = a.recovery.flights.get(&t.seq).cloned() else { return };
         let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else {
             return;
@@ -801,11 +816,11 @@ impl Pg {
         if pull.from != from || pull.seq != t.seq || pull.asked.is_none() {
             return;
         }
-        match self.has_beside(&t.beside, cx) {
+        match self.core.has_beside(&t.beside, cx) {
             Ok(true) => {}
             Ok(false) => {
                 // They changed meanwhile: it is asked for anew.
-                let Some(a) = self.active_mut() else { return };
+                let a = &mut *self.primary;
                 a.recovery.flights.remove(&t.seq);
                 if let Some(op) = a.recovery.ops.get_mut(&object) {
                     (op.pull, op.refused) = (None, op.refused + 1);
@@ -813,9 +828,9 @@ impl Pg {
                 }
                 return self.pump(cx);
             }
-            Err(what) => return self.mail.park(&mut self.core, from, PeerMsg::Txn(t), what, cx),
+            Err(what) => return self.mail.park(self.core, from, PeerMsg::Txn(t), what, cx),
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else {
             return;
         };
@@ -839,12 +854,12 @@ impl Pg {
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
         self.requests.forget_object(&object);
         let after = After::Step { since: self.core.interval().since, step: Step::Pulled(t.seq) };
-        self.apply_piece(txn, last, after, cx);
+        self.repairs.apply_piece(self.core, true, txn, last, after, cx);
     }
 
     pub(crate) fn on_pull_durable(&mut self, seq: u64, cx: &mut Cx<'_>) {
         let next_seq = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(object) = a.recovery.flights.remove(&seq) else { return };
         let Some(op) = a.recovery.ops.get_mut(&object) else { return };
         let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
@@ -874,7 +889,8 @@ impl Pg {
     /// Is a piece of an object here that was asked for twice? Then what else is said of it comes
     /// too late.
     pub(crate) fn is_pulled(&self, seq: u64) -> bool {
-        let op = self.active().and_then(|a| a.recovery.ops.get(a.recovery.flights.get(&seq)?));
+        let r = &self.primary.recovery;
+        let op = r.flights.get(&seq).and_then(|object| r.ops.get(object));
         op.and_then(|op| op.pull.as_ref()).is_some_and(|p| p.seq == seq && p.asked.is_none())
     }
 
@@ -890,7 +906,7 @@ impl Pg {
         if self.on_shard_failed(from, seq, has, cx) {
             return;
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if a.recovery.flights.get(&seq) != Some(object) {
             return;
         }
@@ -922,7 +938,7 @@ impl Pg {
 
     /// Sends an object (or its removal) to these members.
     fn push_object(&mut self, object: &HObject, targets: Vec<Peer>, remove: bool) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let mut dirty = Dirty::nothing();
         for t in &targets {
             // One that is being backfilled may have anything.
@@ -935,22 +951,18 @@ impl Pg {
     }
 
     /// Sends the next piece of an object to all who get it.
-    fn push_piece(
-        &mut self,
-        object: &HObject,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), crate::exec::Prefetch> {
-        let push = |a: &Active| {
+    fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), Prefetch> {
+        let push = |a: &Primary| {
             a.recovery
                 .ops
                 .get(object)
                 .and_then(|o| o.push.as_ref().map(|p| (p.first(), p.targets.clone())))
         };
-        let Some((first, targets)) = self.active().and_then(push) else { return Ok(()) };
+        let Some((first, targets)) = push(self.primary) else { return Ok(()) };
         let way = if first { Some(self.way_to(object, &targets, cx)?) } else { None };
         let seq = self.core.seq();
         let follows = self.core.info().map(|i| i.last_update()).unwrap_or_default();
-        let Role::Active(a) = &mut self.role else { return Ok(()) };
+        let a = &mut *self.primary;
         let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else {
             return Ok(());
@@ -1024,8 +1036,8 @@ impl Pg {
 
     /// Our own copy of an object cannot be read: get another's first.
     fn own_copy_failed(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let stored = self.stored_version(object, cx.reader).unwrap_or_default();
-        let Role::Active(a) = &mut self.role else { return };
+        let stored = self.core.stored_version(object, cx.reader).unwrap_or_default();
+        let a = &mut *self.primary;
         if planted!(self.core.cfg, FailedReadForgotten) {
             for p in a.peers.values_mut() {
                 p.missing.remove(object);
@@ -1041,16 +1053,14 @@ impl Pg {
             op.push = None;
         }
         self.requests.forget_object(object);
-        self.mark_unreadable(object.clone(), version, cx);
-        if let Some(a) = self.active_mut() {
-            a.recovery.resume.push_back(object.clone());
-        }
+        self.repairs.mark_unreadable(self.core, object.clone(), version, cx);
+        self.primary.recovery.resume.push_back(object.clone());
     }
 
     /// A target has not all that an object was to share there any more: it is made anew, with what
     /// is there now.
     pub(crate) fn on_push_refused(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
         let Some(op) = a.recovery.ops.get_mut(&object) else { return };
         let push = op.push.as_ref().is_some_and(|p| p.seq == seq && p.waiting.contains(&from));
@@ -1073,7 +1083,8 @@ impl Pg {
         } else if let Some(r) = op.rebuild.take() {
             self.rebuild_object(&object, r.targets, r.need);
         }
-        if behind && let Some(a) = self.active_mut() {
+        if behind {
+            let a = &mut *self.primary;
             // What did not come may be on its way again: first it.
             a.recovery.resume.retain(|o| *o != object);
             a.recovery.behind.insert(object);
@@ -1082,12 +1093,12 @@ impl Pg {
     }
 
     pub(crate) fn on_push_ack(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
         if self.on_rebuilt(from, seq, &object, cx) {
             return;
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else {
             return;
         };
@@ -1118,7 +1129,7 @@ impl Pg {
 
     /// Nothing more to do for this object now.
     pub(crate) fn object_done(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if a.recovery.ops.remove(object).is_some() {
             self.stat.recovered_objects += 1;
             cx.out.push(PgEffect::Recovered { objects: 1, bytes: 0 });
@@ -1130,7 +1141,7 @@ impl Pg {
 
     /// Goes on to the next stage when nothing of this one is left.
     pub(crate) fn settled(&mut self, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         let r = &a.recovery;
         let idle =
             r.ops.is_empty() && r.behind.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
@@ -1152,7 +1163,7 @@ impl Pg {
 
     /// Asks a copy outside the members what it has.
     pub(crate) fn ask_for_unfound(&mut self, osd: Peer, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         if !a.recovery.unfound.is_empty()
             && !a.recovery.sources.contains_key(&osd)
             && !a.peers.contains_key(&osd)
@@ -1173,7 +1184,7 @@ impl Pg {
         let theirs = PgLog::new(self.core.log().tail().max(info.log_tail()), entries);
         let common = self.core.log().common(&theirs);
         let undo = self.core.is_erasure();
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let missing = Missing::from_items(missing);
         let up = self.core.view.as_ref().and_then(|v| v.up_from(from.osd));
         a.recovery.sources_up.insert(from, up);
@@ -1183,9 +1194,8 @@ impl Pg {
 
     /// Copies outside the members whose OSD went down: what was asked of them will not come.
     pub(crate) fn forget_lost_sources(&mut self, cx: &mut Cx<'_>) {
-        let (Some(view), Role::Active(a)) = (self.core.view.clone(), &mut self.role) else {
-            return;
-        };
+        let Some(view) = self.core.view.clone() else { return };
+        let a = &mut *self.primary;
         let lost = |(p, up): (&Peer, &Option<Epoch>)| (view.up_from(p.osd) != *up).then_some(*p);
         let lost: Vec<Peer> = a.recovery.sources_up.iter().filter_map(lost).collect();
         lost.into_iter().for_each(|osd| self.forget_source(osd, cx));
@@ -1194,7 +1204,7 @@ impl Pg {
     /// A copy outside the members is of no use, until it calls again.
     fn forget_source(&mut self, osd: Peer, cx: &mut Cx<'_>) {
         self.strays.remove(&osd);
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         a.recovery.sources_up.remove(&osd);
         a.recovery.sources.remove(&osd);
         // What has come whole is on its way to our disk: nothing more is asked of it.
@@ -1216,7 +1226,7 @@ impl Pg {
     /// the map does not say that the two of us hear each other. One that does calls within
     /// `retry_ms`, and is asked what it has before anything is read there again.
     fn forget_silent_sources(&mut self, base_ms: u64, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
+        let a = &*self.primary;
         let pulls = a.recovery.ops.values().filter(|op| op.repeat.is_late(base_ms));
         let asked =
             pulls.filter_map(|op| op.pull.as_ref().filter(|p| p.asked.is_some()).map(|p| p.from));
@@ -1234,7 +1244,7 @@ impl Pg {
 
     /// Looks again for what is unfound.
     fn retry_unfound(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let again = std::mem::take(&mut a.recovery.unfound);
         match cx.reader.is_full() {
             true => a.recovery.short.extend(again),
@@ -1246,14 +1256,10 @@ impl Pg {
 
     /// Asks and sends again what was not answered.
     pub(crate) fn repeat_recovery(&mut self, again: Again, cx: &mut Cx<'_>) {
-        if let Role::Active(a) = &mut self.role {
-            a.recovery.reservations.repeat(&self.core, again, cx);
-        }
+        self.primary.recovery.reservations.repeat(self.core, again, cx);
         self.repeat_backfills(again, cx);
         let shard = self.core.me.shard;
-        let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "recovery is repeated without an active primary");
-        };
+        let a = &mut *self.primary;
         let (mut asked, mut sent) = (Vec::new(), Vec::new());
         for op in a.recovery.ops.values_mut() {
             if let Some(Pull { from, seq, asked: Some(body), .. }) = &op.pull {
@@ -1281,10 +1287,8 @@ impl Pg {
 
     /// Time passed.
     pub(crate) fn retry_recovery(&mut self, cx: &mut Cx<'_>) {
-        if let Some(a) = self.active_mut()
-            && !a.recovery.short.is_empty()
-            && !cx.reader.is_full()
-        {
+        let a = &mut *self.primary;
+        if !a.recovery.short.is_empty() && !cx.reader.is_full() {
             for object in std::mem::take(&mut a.recovery.short) {
                 a.recovery.demand(&object);
             }

@@ -5,10 +5,12 @@
 //! Our own OSD is asked first, then each target in order of its number: nobody holds a later
 //! one while waiting for an earlier one, so no circle of waiting can close.
 
+use crate::again::{Again, Repeat};
 use crate::api::{PgEffect, Reservation};
-use crate::core::PgCore;
-use crate::pg::{Cx, Pg, Role};
-use crate::repeat::{Again, Repeat};
+use crate::core::{Cx, PgCore};
+use crate::lead::Lead;
+use crate::pg::Pg;
+use crate::role::Role;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{HObject, Peer};
@@ -255,13 +257,18 @@ impl Reservations {
 /// Which kinds of recovery go before others' until the PG is clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forced {
-    pub recovery: bool,
-    pub backfill: bool,
+    recovery: bool,
+    backfill: bool,
 }
 
 impl Forced {
     fn kind(&mut self, backfill: bool) -> &mut bool {
         if backfill { &mut self.backfill } else { &mut self.recovery }
+    }
+
+    /// Does this kind?
+    fn of(self, backfill: bool) -> bool {
+        if backfill { self.backfill } else { self.recovery }
     }
 
     /// The bits that say so.
@@ -271,16 +278,15 @@ impl Forced {
     }
 }
 
-impl Pg {
+impl Lead<'_> {
     /// Goes to a kind of recovery (`Some(backfill)`), or to none.
     pub(super) fn want_stage(&mut self, backfill: Option<bool>, held: bool, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        let r = &mut a.recovery;
+        let r = &mut self.primary.recovery;
         if r.reservations.differs(backfill, held) {
             if *r.reservations.stage() != Stage::Idle {
                 r.forget_work();
             }
-            r.reservations.go_to(backfill, held, &self.core, cx);
+            r.reservations.go_to(backfill, held, self.core, cx);
         } else if *r.reservations.stage() == (Stage::Running { backfill: false }) {
             self.list_todo();
             self.pump(cx);
@@ -289,59 +295,42 @@ impl Pg {
 
     /// The backfill cannot go on now: others may, until the next tick.
     pub(super) fn backfill_later(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if *a.recovery.reservations.stage() == (Stage::Running { backfill: true }) {
             a.asked_ms = cx.now.mono_ms;
             a.recovery.forget_work();
-            a.recovery.reservations.hold_backfill(&self.core, cx);
+            a.recovery.reservations.hold_backfill(self.core, cx);
         }
     }
 
-    /// Our own OSD lets us, as primary or as target.
-    pub(crate) fn on_reserved(&mut self, what: Reservation, cx: &mut Cx<'_>) {
-        let wanted = match (&mut self.role, what) {
-            (Role::Replica(r), Reservation::Remote { .. }) => {
-                r.target.on_reserved(&self.core, what, cx)
-            }
-            (Role::Active(a), Reservation::Local { .. }) => {
-                a.recovery.reservations.is_wanted(&what)
-            }
-            _ => false,
-        };
-        if !wanted {
-            cx.out.push(PgEffect::Unreserve(what));
-        } else if let (Role::Active(a), Reservation::Local { backfill }) = (&mut self.role, what) {
-            let wanted = a.peers.iter().filter(|(_, p)| {
-                if backfill { !p.last_backfill.max } else { !p.missing.is_empty() }
-            });
-            if a.recovery.reservations.on_own(backfill, wanted.map(|(o, _)| *o)) {
-                self.reserve_next(cx);
-            }
+    /// Our own OSD lets us; false if that is wanted no more.
+    fn on_own_reserved(&mut self, backfill: bool, cx: &mut Cx<'_>) -> bool {
+        let a = &mut *self.primary;
+        if !a.recovery.reservations.is_wanted(&Reservation::Local { backfill }) {
+            return false;
         }
+        let wanted = a
+            .peers
+            .iter()
+            .filter(|(_, p)| if backfill { !p.last_backfill.max } else { !p.missing.is_empty() });
+        if a.recovery.reservations.on_own(backfill, wanted.map(|(o, _)| *o)) {
+            self.reserve_next(cx);
+        }
+        true
     }
 
-    /// Our own OSD is too full to be a target, or to get what we lack ourselves, or has become so.
-    pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
-        if let Role::Replica(r) = &mut self.role {
-            r.target.on_refused(&self.core, what, cx);
-        }
-        if let Role::Active(a) = &mut self.role
-            && a.recovery.reservations.on_own_refused(&what, &self.core, cx)
-        {
+    /// Our own OSD is too full to get what we lack ourselves, or has become so.
+    fn on_own_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
+        let a = &mut *self.primary;
+        if a.recovery.reservations.on_own_refused(&what, self.core, cx) {
             a.asked_ms = cx.now.mono_ms;
             a.recovery.forget_work();
         }
-    }
-
-    /// Is it to go before others'?
-    pub fn is_forced(&self, backfill: bool) -> bool {
-        let forced = self.active().map(|a| a.recovery.forced).unwrap_or_default();
-        if backfill { forced.backfill } else { forced.recovery }
     }
 
     /// The administrator wants it before others', or no longer.
     pub(crate) fn on_force(&mut self, backfill: bool, on: bool, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let on = on && !a.clean;
         if std::mem::replace(a.recovery.forced.kind(backfill), on) != on {
             cx.out.push(PgEffect::StateChanged);
@@ -356,8 +345,8 @@ impl Pg {
         granted: bool,
         cx: &mut Cx<'_>,
     ) {
-        let Role::Active(a) = &mut self.role else { return };
-        match a.recovery.reservations.on_answer(from, seq, granted, &self.core, cx) {
+        let a = &mut *self.primary;
+        match a.recovery.reservations.on_answer(from, seq, granted, self.core, cx) {
             Answered::Nothing => {}
             Answered::Next => self.reserve_next(cx),
             Answered::NoRoom => {
@@ -368,8 +357,8 @@ impl Pg {
     }
 
     fn reserve_next(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        let Some(backfill) = a.recovery.reservations.ask_next(&mut self.core, cx) else { return };
+        let reservations = &mut self.primary.recovery.reservations;
+        let Some(backfill) = reservations.ask_next(self.core, cx) else { return };
         if backfill {
             self.begin_backfills();
             self.backfill_progress(cx);
@@ -381,16 +370,12 @@ impl Pg {
 
     /// A member has released what was reserved there.
     pub(crate) fn on_released(&mut self, from: Peer, seq: u64) {
-        if let Role::Active(a) = &mut self.role {
-            a.recovery.reservations.on_released(from, seq);
-        }
+        self.primary.recovery.reservations.on_released(from, seq);
     }
 
     /// What the logs say is missing, ours first.
     fn list_todo(&mut self) {
-        let Role::Active(a) = &mut self.role else {
-            return invariant!(self.core, "recovery begins without an active primary");
-        };
+        let a = &mut *self.primary;
         let r = &mut a.recovery;
         let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
         let here: Vec<HObject> =
@@ -406,6 +391,38 @@ impl Pg {
             .into_iter()
             .chain(there.into_iter().filter(|o| !self.core.missing().contains(o)))
             .collect();
+    }
+}
+
+impl Pg {
+    /// Our own OSD lets us, as primary or as target.
+    pub(crate) fn on_reserved(&mut self, what: Reservation, cx: &mut Cx<'_>) {
+        let wanted = match (&mut self.role, what) {
+            (Role::Replica(r), Reservation::Remote { .. }) => {
+                r.target.on_reserved(&self.core, what, cx)
+            }
+            (_, Reservation::Local { backfill }) => {
+                self.lead().is_some_and(|mut lead| lead.on_own_reserved(backfill, cx))
+            }
+            _ => false,
+        };
+        if !wanted {
+            cx.out.push(PgEffect::Unreserve(what));
+        }
+    }
+
+    /// Our own OSD is too full to be a target, or to get what we lack ourselves, or has become so.
+    pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
+        if let Role::Replica(r) = &mut self.role {
+            r.target.on_refused(&self.core, what, cx);
+        } else if let Some(mut lead) = self.lead() {
+            lead.on_own_refused(what, cx);
+        }
+    }
+
+    /// Is it to go before others'?
+    pub fn is_forced(&self, backfill: bool) -> bool {
+        self.primary().is_some_and(|p| p.recovery.forced.of(backfill))
     }
 }
 

@@ -5,10 +5,9 @@
 //! later that there is none any more. Then the primary is told until it has given the reservation
 //! back.
 
+use crate::again::{Again, Repeat};
 use crate::api::{PgEffect, Reservation};
-use crate::core::PgCore;
-use crate::pg::Cx;
-use crate::repeat::{Again, Repeat};
+use crate::core::{Cx, PgCore};
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{HObject, Peer};
 use std::collections::BTreeMap;

@@ -5,13 +5,13 @@
 //!
 //! | it waits for | phases | is in | what comes back to it |
 //! |---|---|---|---|
-//! | a map | `Map` | `waiting` | [`Pg::run_waiting`], with every map |
+//! | a map | `Map` | `waiting` | `Lead::run_waiting`, with every map |
 //! | the PG | `Peered`, `Active`, `Paused` | `waiting` | the same, and the activation |
-//! | its object's turn | `Turn`, `Scrub`, `Merge`, `Lease` | its object's queue | the last commit ([`Pg::advance`]), the scrub's chunk, the next interval, the lease |
-//! | recovery | `Missing`, `Degraded`, `Clone` | its object's queue | [`Pg::run_recovered`] |
-//! | a read | `Read`, `Copy` | its object's queue, and `reads` | [`Pg::on_op_ready`] |
+//! | its object's turn | `Turn`, `Scrub`, `Merge`, `Lease` | its object's queue | the last commit (`Lead::advance`), the scrub's chunk, the next interval, the lease |
+//! | recovery | `Missing`, `Degraded`, `Clone` | its object's queue | `Lead::run_recovered` |
+//! | a read | `Read`, `Copy` | its object's queue, and `reads` | `Lead::on_op_ready` |
 //! | – | `Execute` | its object's queue | |
-//! | all members | `Commit` | `write`: the writes that are not durable everywhere | [`Pg::advance`] answers it |
+//! | all members | `Commit` | `write`: writes not durable everywhere | `Lead::advance` answers it |
 //!
 //! When the role ends all of them begin anew, in order of arrival.
 //!
@@ -35,15 +35,17 @@
 mod request;
 mod turn;
 
-pub use request::Phase;
 pub(crate) use request::{Own, Request};
 pub(crate) use turn::Sound;
 
-use crate::api::{ConnId, OpId};
+use crate::api::{ConnId, OpId, PgEffect, Phase};
+use crate::backoff::Held;
+use crate::core::{Cx, PgCore};
 use crate::erasure::stripe::Piece;
 use crate::exec::ObjectState;
-use crate::pg::Cx;
-use spirula_types::{EVersion, HObject, SNAP_HEAD};
+use crate::write::Inflight;
+use spirula_messages::ceph::osd::{MOsdOpReply, flag};
+use spirula_types::{EVersion, Epoch, HObject, SNAP_HEAD, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// An object in use.
@@ -227,11 +229,6 @@ impl Requests {
         self.contexts.get_mut(object)?.queue.pop_front()
     }
 
-    /// Keeps a request until the PG serves.
-    pub fn wait(&mut self, q: Request) {
-        self.waiting.push_back(q);
-    }
-
     /// Objects of this kind that requests wait for, which nothing is read for.
     pub fn waiting_on(&self, which: impl Fn(&HObject) -> bool) -> Vec<HObject> {
         let waits = self
@@ -403,11 +400,166 @@ impl Requests {
     }
 }
 
+/// What a request meets that comes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The PG serves.
+    Serves,
+    /// It does not. `peered`: not for want of peering; `long`: not before something changes that
+    /// may take long.
+    Waits { peered: bool, long: bool },
+}
+
+/// Where a request stands that was looked at.
+#[derive(Debug, PartialEq, Eq)]
+enum Admitted {
+    /// It was answered, or waits.
+    No,
+    /// In the queue of this object, whose turn may have come.
+    Object(HObject),
+    /// In the queue of the PG itself.
+    Pg,
+}
+
+/// Sends a request's client the maps up to `newest`, unless it was done.
+fn share_map(q: &mut Request, newest: Epoch, cx: &mut Cx<'_>) {
+    if q.op.msg.epoch < newest && q.shared < newest {
+        q.shared = newest;
+        cx.out.push(PgEffect::ShareMap(q.op.conn, q.op.msg.epoch));
+    }
+}
+
+/// A request is not for this PG here and now. By the newest map its client sends it again where
+/// it belongs; it may ask for none while it waits. A client that has that map would wait for
+/// ever, and is told.
+fn turn_away(core: &PgCore, mut q: Request, newest: Epoch, cx: &mut Cx<'_>) {
+    if q.op.msg.epoch < newest {
+        share_map(&mut q, newest, cx);
+        cx.out.push(PgEffect::Drop(q.op.id));
+    } else {
+        refuse(core, &q, -errno::ENXIO, cx);
+    }
+}
+
+/// Answers a client's request with an error.
+fn refuse(core: &PgCore, q: &Request, result: i32, cx: &mut Cx<'_>) {
+    let reply = MOsdOpReply::to(&q.op.msg, core.epoch(), result);
+    cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+}
+
+impl Requests {
+    /// Checks a request against the map and puts it where it belongs.
+    fn admit(
+        &mut self,
+        mut q: Request,
+        core: &PgCore,
+        held: &mut Held,
+        standing: Standing,
+        cx: &mut Cx<'_>,
+    ) -> Admitted {
+        let epoch = q.op.msg.epoch;
+        let Some(view) = core.view.clone().filter(|v| v.epoch >= epoch) else {
+            cx.out.push(PgEffect::NeedMap(epoch));
+            q.enter(Phase::Map, cx);
+            self.waiting.push_back(q);
+            return Admitted::No;
+        };
+        if q.shared == 0 {
+            share_map(&mut q, view.epoch, cx);
+        }
+        let Some(pool) = &view.pool else {
+            refuse(core, &q, -errno::ENOENT, cx);
+            return Admitted::No;
+        };
+        if view.primary != core.me {
+            let replica = flag::BALANCE_READS | flag::LOCALIZE_READS;
+            if q.op.msg.flags & replica != 0 && !q.class.write && core.is_acting() {
+                refuse(core, &q, -errno::EAGAIN, cx);
+            } else {
+                turn_away(core, q, view.epoch, cx);
+            }
+            return Admitted::No;
+        }
+        let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
+        let misplaced = if q.class.pg { q.op.msg.spg.pg != core.id } else { seed != core.id.seed };
+        if epoch < core.primary_since || epoch < pool.force_resend || misplaced {
+            turn_away(core, q, view.epoch, cx);
+            return Admitted::No;
+        }
+        if let Standing::Waits { peered, long } = standing {
+            if let Some(mut q) = held.keep_or_back_off(q, long, core, cx) {
+                q.enter(if peered { Phase::Active } else { Phase::Peered }, cx);
+                self.waiting.push_back(q);
+            }
+            return Admitted::No;
+        }
+        // A client that has seen the flags sends nothing; one with an older map is to wait, too.
+        let paused =
+            if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
+        if paused {
+            q.enter(Phase::Paused, cx);
+            self.waiting.push_back(q);
+            return Admitted::No;
+        }
+        if q.class.pg {
+            if !self.pg_queue.is_empty() {
+                q.enter(Phase::Turn, cx);
+            }
+            self.pg_queue.push_back(q);
+            return Admitted::Pg;
+        }
+        let object = q.op.msg.hobject();
+        let queue = &mut self.context(&object).queue;
+        if !queue.is_empty() {
+            q.enter(Phase::Turn, cx);
+        }
+        queue.push_back(q);
+        Admitted::Object(object)
+    }
+
+    /// Lets waiting requests try again where none can be served.
+    fn wait_on(&mut self, core: &PgCore, held: &mut Held, standing: Standing, cx: &mut Cx<'_>) {
+        for q in std::mem::take(&mut self.waiting) {
+            self.admit(q, core, held, standing, cx);
+        }
+    }
+
+    /// Puts the requests of a role that ends back to waiting, with those of its writes that are not
+    /// durable everywhere. Those whose primary changes are dropped when they are admitted again.
+    pub fn requeue(&mut self, inflight: VecDeque<Inflight>, cx: &mut Cx<'_>) {
+        let mut all = self.drain();
+        if !inflight.is_empty() {
+            all.extend(inflight.into_iter().flat_map(Inflight::into_requests));
+            all.sort_by_key(|q| q.arrival);
+        }
+        // What was to be removed is looked for again.
+        all.retain(|q| q.own.is_none());
+        all.iter_mut().for_each(|q| q.begin_anew(cx));
+        self.waiting.extend(all);
+    }
+
+    /// Forgets every request because of the map of `newest`; their clients see that and send them
+    /// again.
+    pub fn drop_all(&mut self, newest: Epoch, cx: &mut Cx<'_>) {
+        for mut q in std::mem::take(&mut self.waiting) {
+            share_map(&mut q, newest, cx);
+            cx.out.push(PgEffect::Drop(q.op.id));
+        }
+    }
+
+    /// The pool is gone: everything that waits ends with ENOENT.
+    pub fn refuse_all(&mut self, core: &PgCore, cx: &mut Cx<'_>) {
+        for q in std::mem::take(&mut self.waiting) {
+            refuse(core, &q, -errno::ENOENT, cx);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Patience;
     use crate::api::{ClientOp, Now, PgEffect};
-    use crate::backoff::Patience;
     use crate::exec::Timeouts;
     use crate::exec::tests::{MemStore, object};
     use crate::lease::Leases;

@@ -6,52 +6,12 @@
 //! because its first request is in [`Phase::Read`], and others pass a request because it is in
 //! [`Phase::Clone`].
 
-use crate::api::{ClientOp, ConnId, MapView, OpId, PgEffect};
-use crate::backoff::Patience;
+use crate::api::{ClientOp, ConnId, MapView, OpId, Patience, PgEffect, Phase};
+use crate::core::Cx;
 use crate::erasure::read::Gathered;
 use crate::exec::{self, Fetched, OpClass, WatchKey};
-use crate::pg::Cx;
 use crate::watch::Who;
 use spirula_types::{EntityType, Epoch};
-
-/// Where a request stands in its PG.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It has come, and nothing is in its way so far.
-    Arrived,
-    /// It was sent with a newer map than the PG has.
-    Map,
-    /// The PG peers.
-    Peered,
-    /// The PG has peered, and has too few members, or its primary may not serve yet.
-    Active,
-    /// The cluster's flags have clients wait (`pause`).
-    Paused,
-    /// Others on its object go first: requests before it, or writes that are not durable
-    /// everywhere.
-    Turn,
-    /// Its object is missing here, and is recovered, or nobody has it.
-    Missing,
-    /// A member lacks the object that it changes.
-    Degraded,
-    /// It reads a clone that is missing here. Others on the object go before it until that may have
-    /// changed.
-    Clone,
-    /// The object is compared with its copies.
-    Scrub,
-    /// The PG is about to be merged.
-    Merge,
-    /// Another member's leave to read has to be renewed.
-    Lease,
-    /// Something is read for it: from a disk, or from other members' shards.
-    Read,
-    /// The object that it copies is read from another PG.
-    Copy,
-    /// It is executed.
-    Execute,
-    /// It is executed, and not durable on all members.
-    Commit,
-}
 
 /// A request in the PG.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! Turns: a request arrives, waits in its object's queue, is executed when its turn has come, and
 //! is answered, or is handed to `write`.
 
-use super::Context;
-use super::request::{OWN_OPS, Own, Phase, Request};
-use crate::api::{ClientOp, OpId, PgEffect, ReadKey};
-use crate::backoff::Patience;
+use super::request::{OWN_OPS, Own, Request};
+use super::{Admitted, Context, refuse};
+use crate::api::{ClientOp, OpId, Patience, PgEffect, Phase, ReadKey};
+use crate::core::Cx;
 use crate::erasure::read::{EcReader, For};
 use crate::erasure::sound;
 use crate::erasure::stripe::Piece;
@@ -12,20 +12,19 @@ use crate::exec::{
     self, Asker, Effect, Fetched, ObjectReader, OpContext, Origin, Outcome, Pause, Prefetch,
     Timeouts,
 };
-use crate::lease::Leases;
+use crate::lead::Lead;
 use crate::listing::WithMissing;
 use crate::log::Dup;
-use crate::pg::{Cx, Pg, Role};
+use crate::pg::Pg;
 use crate::snap::{self, SnapContext};
 use crate::watch::Watches;
-use crate::write::Inflight;
 use crate::write::backend::Backend;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, OpResult, flag};
-use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, ReqId, SpgId, errno, hash};
+use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, ReqId, SpgId, errno};
 use std::sync::Arc;
 
-/// What our shards are for a write ([`Pg::has_sound_shards`]).
+/// What our shards are for a write ([`Lead::has_sound_shards`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sound {
     Yes,
@@ -56,11 +55,45 @@ fn asker<'a>(q: &Request, object: &HObject, watches: &'a Watches, epoch: Epoch) 
 }
 
 impl Pg {
-    // ---- arrival ----
-
     pub(crate) fn on_client(&mut self, op: ClientOp, cx: &mut Cx<'_>) {
         self.requests.arrivals += 1;
         let q = Request::of_client(op, self.requests.arrivals);
+        let standing = self.standing();
+        match self.lead() {
+            Some(mut lead) => lead.take_in(q, cx),
+            None => {
+                self.requests.admit(q, &self.core, &mut self.held, standing, cx);
+            }
+        }
+    }
+
+    /// Lets waiting requests try again: a new map, or the PG became active.
+    pub(crate) fn run_waiting(&mut self, cx: &mut Cx<'_>) {
+        let standing = self.standing();
+        match self.lead() {
+            Some(mut lead) => lead.run_waiting(cx),
+            None => self.requests.wait_on(&self.core, &mut self.held, standing, cx),
+        }
+    }
+}
+
+impl Lead<'_> {
+    // ---- arrival ----
+
+    fn admit(&mut self, q: Request, cx: &mut Cx<'_>) -> Option<HObject> {
+        let standing = self.primary.standing();
+        match self.requests.admit(q, self.core, self.held, standing, cx) {
+            Admitted::No => None,
+            Admitted::Object(object) => Some(object),
+            Admitted::Pg => {
+                self.run_pg_queue(cx);
+                None
+            }
+        }
+    }
+
+    /// A request comes.
+    fn take_in(&mut self, q: Request, cx: &mut Cx<'_>) {
         if let Some(object) = self.admit(q, cx) {
             self.run_object(&object, cx);
         }
@@ -68,8 +101,8 @@ impl Pg {
 
     /// Lets waiting requests try again: a new map, or the PG became active.
     pub(crate) fn run_waiting(&mut self, cx: &mut Cx<'_>) {
-        if self.serves() {
-            self.unblock_pg(cx);
+        if self.primary.serves() {
+            self.held.unblock_pg(cx);
         }
         // All before any is executed: an object's queue is to hold all requests of a connection, or
         // none, when clients are told to hold them back.
@@ -80,86 +113,6 @@ impl Pg {
         objects.iter().for_each(|o| self.run_object(o, cx));
     }
 
-    /// Checks a request against the map and puts it where it belongs; the object whose turn
-    /// may have come.
-    fn admit(&mut self, mut q: Request, cx: &mut Cx<'_>) -> Option<HObject> {
-        let epoch = q.op.msg.epoch;
-        let Some(view) = self.core.view.clone().filter(|v| v.epoch >= epoch) else {
-            cx.out.push(PgEffect::NeedMap(epoch));
-            q.enter(Phase::Map, cx);
-            self.requests.waiting.push_back(q);
-            return None;
-        };
-        if q.shared == 0 {
-            Self::share_map(&mut q, view.epoch, cx);
-        }
-        let Some(pool) = &view.pool else {
-            self.reply_error(&q, -errno::ENOENT, cx);
-            return None;
-        };
-        if view.primary != self.core.me {
-            let replica = flag::BALANCE_READS | flag::LOCALIZE_READS;
-            if q.op.msg.flags & replica != 0 && !q.class.write && self.core.is_acting() {
-                self.reply_error(&q, -errno::EAGAIN, cx);
-            } else {
-                self.turn_away(q, view.epoch, cx);
-            }
-            return None;
-        }
-        let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
-        let misplaced =
-            if q.class.pg { q.op.msg.spg.pg != self.core.id } else { seed != self.core.id.seed };
-        if epoch < self.core.primary_since || epoch < pool.force_resend || misplaced {
-            self.turn_away(q, view.epoch, cx);
-            return None;
-        }
-        // A client that has seen the flags sends nothing; one with an older map is to wait, too.
-        let paused =
-            if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
-        if !self.serves() {
-            self.wait_or_back_off(q, cx);
-            return None;
-        }
-        if paused {
-            q.enter(Phase::Paused, cx);
-            self.requests.waiting.push_back(q);
-            return None;
-        }
-        if q.class.pg {
-            if !self.requests.pg_queue.is_empty() {
-                q.enter(Phase::Turn, cx);
-            }
-            self.requests.pg_queue.push_back(q);
-            self.run_pg_queue(cx);
-            return None;
-        }
-        let object = q.op.msg.hobject();
-        let queue = &mut self.requests.context(&object).queue;
-        if !queue.is_empty() {
-            q.enter(Phase::Turn, cx);
-        }
-        queue.push_back(q);
-        Some(object)
-    }
-
-    /// A request is not for this PG here and now. By the newest map its client sends it again where
-    /// it belongs; it may ask for none while it waits. A client that has that map would wait for
-    /// ever, and is told.
-    fn turn_away(&mut self, mut q: Request, newest: Epoch, cx: &mut Cx<'_>) {
-        if q.op.msg.epoch < newest {
-            Self::share_map(&mut q, newest, cx);
-            cx.out.push(PgEffect::Drop(q.op.id));
-        } else {
-            self.reply_error(&q, -errno::ENXIO, cx);
-        }
-    }
-
-    /// Is the PG active, and no older primary reading any more?
-    /// Not before those who waited for that have gone on: a new request must not overtake them.
-    pub(crate) fn serves(&self) -> bool {
-        self.active().is_some_and(|a| a.activated && a.serving && a.wait_until == 0)
-    }
-
     /// An object is recovered, or will not be for now: requests on it try again. (Those that use a
     /// clone wait in the queue of its head, and those that only read it stand apart there.)
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
@@ -168,44 +121,6 @@ impl Pg {
         self.unblock_object(&head, cx);
         if self.requests.contexts.contains_key(&head) {
             self.run_object(&head, cx);
-        }
-    }
-
-    /// Puts the requests of a role that ends back to waiting. Those whose primary changes
-    /// are dropped when they are admitted again.
-    pub(crate) fn requeue(&mut self, role: Role, cx: &mut Cx<'_>) {
-        let mut all = self.requests.drain();
-        if let Role::Active(active) = role {
-            all.extend(active.inflight.into_iter().flat_map(Inflight::into_requests));
-            all.sort_by_key(|q| q.arrival);
-        }
-        // What was to be removed is looked for again.
-        all.retain(|q| q.own.is_none());
-        all.iter_mut().for_each(|q| q.begin_anew(cx));
-        self.requests.waiting.extend(all);
-    }
-
-    /// Sends a request's client the maps up to `newest`, unless it was done.
-    fn share_map(q: &mut Request, newest: Epoch, cx: &mut Cx<'_>) {
-        if q.op.msg.epoch < newest && q.shared < newest {
-            q.shared = newest;
-            cx.out.push(PgEffect::ShareMap(q.op.conn, q.op.msg.epoch));
-        }
-    }
-
-    /// Forgets every request because of the map of `newest`; their clients see that and send them
-    /// again.
-    pub(crate) fn drop_all_ops(&mut self, newest: Epoch, cx: &mut Cx<'_>) {
-        for mut q in std::mem::take(&mut self.requests.waiting) {
-            Self::share_map(&mut q, newest, cx);
-            cx.out.push(PgEffect::Drop(q.op.id));
-        }
-    }
-
-    /// The pool is gone: everything that waits ends with ENOENT.
-    pub(crate) fn refuse_all_ops(&mut self, cx: &mut Cx<'_>) {
-        for q in std::mem::take(&mut self.requests.waiting) {
-            self.reply_error(&q, -errno::ENOENT, cx);
         }
     }
 
@@ -272,25 +187,12 @@ impl Pg {
     }
 
     fn lease_held(&self, cx: &Cx<'_>) -> bool {
-        self.lease_holds(cx.leases, cx.now.mono_ms)
-    }
-
-    /// Do all whose leave it needs let it read at this time?
-    pub(crate) fn lease_holds(&self, leases: &Leases, now_ms: u64) -> bool {
-        match &self.role {
-            Role::Active(_) if planted!(self.core.cfg, ReadsWithoutLease) => true,
-            Role::Active(a) => a
-                .replicas
-                .iter()
-                .filter(|(o, _)| !a.recovery.backfilling || a.peers.get(o).is_none_or(|p| p.acting))
-                .all(|(o, _)| o.osd == self.core.me.osd || leases.held_until(o.osd) > now_ms),
-            _ => false,
-        }
+        self.primary.lease_holds(self.core, cx.leases, cx.now.mono_ms)
     }
 
     /// Executes requests on an object for as long as it can.
     pub(crate) fn run_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        while matches!(self.role, Role::Active(_)) {
+        loop {
             if self.requests.changed.contains(object) {
                 self.requests.pending.push(object.clone());
                 self.requests.again = true;
@@ -319,7 +221,10 @@ impl Pg {
                 self.requests.first_enters(object, Phase::Merge, cx);
                 return; // The next interval comes back here.
             }
-            if write && self.scrub.blocks(object) && !planted!(self.core.cfg, ScrubBesideWrites) {
+            if write
+                && self.primary.scrub.blocks(object)
+                && !planted!(self.core.cfg, ScrubBesideWrites)
+            {
                 self.requests.first_enters(object, Phase::Scrub, cx);
                 return; // The end of the chunk comes back here.
             }
@@ -362,8 +267,8 @@ impl Pg {
         let Dup { version, user_version, result, returns, .. } = known;
         let watched = context.state.as_ref().map(|s| s.watchers.clone()).filter(|w| !w.is_empty());
         let Some(q) = context.queue.pop_front() else { return false };
-        if let Role::Active(active) = &mut self.role
-            && let Ok(i) = active.inflight.binary_search_by(|f| f.version().cmp(&version))
+        let active = &mut *self.primary;
+        if let Ok(i) = active.inflight.binary_search_by(|f| f.version().cmp(&version))
             && let Some(f) = active.inflight.get_mut(i)
         {
             f.join(q, cx);
@@ -511,7 +416,7 @@ impl Pg {
             last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
             origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
             fetched: q.fetched.as_deref(),
-            asker: asker(q, object, &self.watches, view.epoch),
+            asker: asker(q, object, self.watches, view.epoch),
             #[cfg(feature = "plant-bugs")]
             bug: self.core.cfg.bug,
         };
@@ -606,7 +511,7 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) -> Sound {
         for (one, version) in used {
-            match sound::has_sound_shard(&self.core, one, *version, cx.reader) {
+            match sound::has_sound_shard(self.core, one, *version, cx.reader) {
                 Ok(true) => {}
                 Err(exec::ReadError::NotReady(what)) => {
                     self.park_first(object, op, what, cx);
@@ -645,14 +550,14 @@ impl Pg {
         } else {
             Some(version)
         };
-        let Some(version) = known.filter(|_| self.active().is_some()) else { return false };
+        let Some(version) = known else { return false };
         if self.requests.contexts.get(object).is_some_and(|c| c.inflight > 0) {
             return true; // The last commit comes back to the request.
         }
         tracing::warn!(pg = %self.core.id, %object, %version, "unreadable here, to be fetched from \
             another copy");
         self.requests.forget_object(object);
-        self.mark_unreadable(object.clone(), version, cx);
+        self.repairs.mark_unreadable(self.core, object.clone(), version, cx);
         self.reopen(cx);
         self.requests.first_enters(&object.to_head(), Phase::Missing, cx);
         self.must_recover_first(object, true, cx)
@@ -692,10 +597,7 @@ impl Pg {
         if let Some(own) = q.own {
             return self.own_failed(&q.op.msg.hobject(), own, cx);
         }
-        cx.out.push(PgEffect::Reply(
-            q.op.id,
-            Box::new(MOsdOpReply::to(&q.op.msg, self.core.epoch(), result)),
-        ));
+        refuse(self.core, q, result, cx);
     }
 
     /// A request of our own on an object. `whose`: the client whom it concerns, if it is one's.
@@ -789,9 +691,7 @@ impl Pg {
             c.look_again();
             c.state = None;
         }
-        if let Role::Active(a) = &mut self.role {
-            a.recovery.unfound.insert(object.clone());
-        }
+        self.primary.recovery.unfound.insert(object.clone());
         self.reopen(cx);
         if head == *object {
             self.back_off_object(object, object, cx);
@@ -803,7 +703,7 @@ impl Pg {
     // ---- requests on the PG ----
 
     pub(crate) fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
-        while matches!(self.role, Role::Active(_)) {
+        loop {
             let Some(q) = self.requests.pg_queue.front().filter(|q| !q.is_reading()) else {
                 return;
             };
@@ -835,7 +735,7 @@ impl Pg {
                 last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
                 origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
                 fetched: None,
-                asker: asker(q, &object, &self.watches, self.core.epoch()),
+                asker: asker(q, &object, self.watches, self.core.epoch()),
                 #[cfg(feature = "plant-bugs")]
                 bug: self.core.cfg.bug,
             };

@@ -3,7 +3,7 @@
 
 use super::compare::{Finding, Shard, shard};
 use crate::exec::{Effect, INFO_ATTR, ObjectInfo, Outcome, StatDelta, without_data};
-use crate::pg::Pg;
+use crate::lead::Lead;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice};
 use spirula_messages::ceph::op::{self, OsdOp};
@@ -48,7 +48,7 @@ fn ask(bytes: &[u8]) -> Result<Ask, DecodeError> {
     })
 }
 
-impl Pg {
+impl Lead<'_> {
     /// Runs the vector if it lists inconsistencies.
     pub(crate) fn scrub_ls(&self, ops: &[OsdOp]) -> Option<Outcome> {
         let [o] = ops else { return None };
@@ -61,11 +61,11 @@ impl Pg {
             Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval().since => {
                 -errno::EAGAIN
             }
-            Ok(ask) => match &self.scrub.found {
+            Ok(ask) => match &self.primary.scrub.found {
                 None => -errno::ENOENT,
                 Some(found) => {
                     let max = ask.max.min(MAX) as usize;
-                    let snaps = &self.scrub.snaps;
+                    let snaps = &self.primary.scrub.snaps;
                     let vals: Vec<Bytes> = if ask.snapsets {
                         let all = snaps.iter().skip(ask.skipped(snaps.keys()));
                         all.take(max).map(|(o, f)| f.listed(o)).collect()

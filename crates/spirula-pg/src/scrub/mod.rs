@@ -29,8 +29,12 @@ mod snaps;
 mod tally;
 
 use crate::api::{LargeOmap, LogLevel, PgEffect};
+use crate::core::{Cx, PgCore};
 use crate::exec::StatDelta;
-use crate::pg::{Cx, Pg, Role};
+use crate::lead::Lead;
+use crate::pg::Pg;
+use crate::requests::Requests;
+use crate::role::Role;
 use crate::shard::{object_of_store, store_object};
 use crate::write::Inflight;
 use compare::{Finding, compare, compare_shards, shard};
@@ -59,9 +63,9 @@ fn chunk_end(from: &HObject, last: &HObject, next: &HObject) -> HObject {
 pub(crate) struct Scrub {
     run: Option<Run>,
     /// What the last one found; `None` before the first of this primary.
-    pub found: Option<BTreeMap<HObject, Finding>>,
+    found: Option<BTreeMap<HObject, Finding>>,
     /// What it found of histories and clones.
-    pub snaps: BTreeMap<HObject, SnapFinding>,
+    snaps: BTreeMap<HObject, SnapFinding>,
 }
 
 #[derive(Debug)]
@@ -120,6 +124,11 @@ struct Run {
 }
 
 impl Run {
+    /// Requests that waited for the chunk go on.
+    fn release(&self, requests: &mut Requests) {
+        requests.resume(|o| *o >= self.from && o.family_start() < self.to);
+    }
+
     /// Is this object in the chunk whose maps are made, or can a write of it make or remove a clone
     /// there?
     fn covers(&self, object: &HObject) -> bool {
@@ -129,6 +138,14 @@ impl Run {
 }
 
 impl Scrub {
+    /// What is looked at may not be any more: a scrub under way ends.
+    pub fn abort(&mut self, requests: &mut Requests, cx: &mut Cx<'_>) {
+        if let Some(r) = self.run.take() {
+            cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
+            r.release(requests);
+        }
+    }
+
     /// A write changes an object.
     pub fn wrote(&mut self, object: &HObject, d: &StatDelta) {
         if let Some(r) = &mut self.run {
@@ -197,19 +214,38 @@ impl Pg {
     /// When the last scrub, and the last deep one, was; zero for never. `None` unless this OSD
     /// leads the PG and it is clean.
     pub fn scrub_stamps(&self) -> Option<(UTime, UTime)> {
-        let clean = self.active().is_some_and(|a| a.clean);
+        let clean = self.primary().is_some_and(|p| p.clean);
         self.core.info().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
     }
 
+    /// Our own map is made.
+    pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+        let named =
+            |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
+        let map = if self.core.me.shard >= 0 { map.map(named) } else { map };
+        match &self.role {
+            Role::Replica(r) => self.core.send(r.primary(), CtlBody::Scrubbed { seq, map }, cx),
+            Role::Primary(_) => {
+                let me = self.core.me;
+                if let Some(mut lead) = self.lead() {
+                    lead.on_scrubbed(me, seq, map, cx);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Lead<'_> {
     /// Starts a scrub, if the PG is clean; else says at once that it has ended.
     pub(crate) fn on_scrub(&mut self, deep: bool, repair: bool, large: LargeOmap, cx: &mut Cx<'_>) {
-        let clean = self.active().is_some_and(|a| a.clean && a.serving);
-        if !clean || self.scrub.run.is_some() {
+        let clean = self.primary.clean && self.primary.serving;
+        if !clean || self.primary.scrub.run.is_some() {
             cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
             return;
         }
-        let (from, _) = self.core.range();
-        self.scrub.run = Some(Run {
+        let (from, _) = self.core.span();
+        self.primary.scrub.run = Some(Run {
             deep,
             repair,
             large,
@@ -240,31 +276,22 @@ impl Pg {
 
     /// The PG is no longer what a scrub may look at.
     pub(crate) fn abort_scrub(&mut self, cx: &mut Cx<'_>) {
-        if let Some(r) = self.scrub.run.take() {
-            cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
-            self.release_chunk(&r);
-        }
+        self.primary.scrub.abort(self.requests, cx);
     }
 
     /// The link to an OSD was renewed: what it was asked for, or has said, may be lost. The shell
     /// tries again later.
     pub(crate) fn abort_scrub_with(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
-        if self.scrub.run.as_ref().is_some_and(|r| r.waiting.iter().any(|p| p.osd == osd)) {
+        if self.primary.scrub.run.as_ref().is_some_and(|r| r.waiting.iter().any(|p| p.osd == osd)) {
             self.abort_scrub(cx);
             cx.out.push(PgEffect::StateChanged);
         }
     }
 
-    /// Requests that waited for a chunk go on.
-    fn release_chunk(&mut self, r: &Run) {
-        let (from, to) = (r.from.clone(), r.to.clone());
-        self.requests.resume(|o| *o >= from && o.family_start() < to);
-    }
-
     /// The next objects: writes to them wait from now on.
     pub(crate) fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
-        let (_, end) = self.core.range();
-        let Some(r) = &self.scrub.run else { return };
+        let (_, end) = self.core.span();
+        let Some(r) = &self.primary.scrub.run else { return };
         let max =
             if r.deep { self.core.cfg.scrub_chunk.div_ceil(4) } else { self.core.cfg.scrub_chunk }
                 .max(1)
@@ -283,7 +310,7 @@ impl Pg {
             }
         };
         let seq = self.core.seq();
-        let Some(r) = &mut self.scrub.run else { return };
+        let Some(r) = &mut self.primary.scrub.run else { return };
         (r.from, r.to, r.seq, r.phase, r.chunk_began) =
             (from, to, seq, Phase::Drain, cx.now.mono_ms);
         r.objects = objects;
@@ -292,7 +319,8 @@ impl Pg {
 
     /// Asks for the maps once no write to the chunk is under way.
     pub(crate) fn scrub_drained(&mut self, cx: &mut Cx<'_>) {
-        let (Some(r), Role::Active(a)) = (&mut self.scrub.run, &self.role) else { return };
+        let a = &mut *self.primary;
+        let Some(r) = &mut a.scrub.run else { return };
         let busy = a.inflight.iter().flat_map(Inflight::objects).any(|o| r.covers(o))
             && !planted!(self.core.cfg, ScrubBesideWrites);
         if !matches!(r.phase, Phase::Drain) || busy {
@@ -316,43 +344,7 @@ impl Pg {
                 cx,
             );
         }
-        self.scrub_scan(seq, &from, to, deep, cx);
-    }
-
-    /// Has the shell make our map, of the names that the objects have in the store.
-    fn scrub_scan(&self, seq: u64, from: &HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
-        let from = store_object(from, self.core.me.shard);
-        let to = if to.max && self.core.me.shard >= 0 {
-            HObject::pool_start(from.pool.saturating_add(1), 0)
-        } else {
-            store_object(&to, self.core.me.shard)
-        };
-        cx.out.push(PgEffect::ScrubScan { seq, from, to, deep });
-    }
-
-    /// Member: the primary wants a map.
-    pub(crate) fn on_scrub_scan(
-        &mut self,
-        seq: u64,
-        from: HObject,
-        to: HObject,
-        deep: bool,
-        cx: &mut Cx<'_>,
-    ) {
-        let (first, end) = self.core.range();
-        self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
-    }
-
-    /// Our own map is made.
-    pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
-        let named =
-            |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
-        let map = if self.core.me.shard >= 0 { map.map(named) } else { map };
-        match &self.role {
-            Role::Replica(r) => self.core.send(r.primary(), CtlBody::Scrubbed { seq, map }, cx),
-            Role::Active(_) => self.on_scrubbed(self.core.me, seq, map, cx),
-            _ => {}
-        }
+        scan(self.core, seq, &from, to, deep, cx);
     }
 
     /// A member's map of the chunk.
@@ -363,7 +355,7 @@ impl Pg {
         map: Option<ScrubMap>,
         cx: &mut Cx<'_>,
     ) {
-        let Some(r) = &mut self.scrub.run else { return };
+        let Some(r) = &mut self.primary.scrub.run else { return };
         if r.seq != seq || !matches!(r.phase, Phase::Maps) || !r.waiting.remove(&from) {
             return;
         }
@@ -456,8 +448,8 @@ impl Pg {
         }
         // While writes still wait, so that the good copy's version is the newest.
         self.repair_found(&bad, cx);
-        let Some(mut r) = self.scrub.run.take() else { return };
-        self.release_chunk(&r);
+        let Some(mut r) = self.primary.scrub.run.take() else { return };
+        r.release(self.requests);
         // What follows what could not be read is as slow, likely.
         if std::mem::take(&mut r.unread) {
             r.all_unread += r.objects;
@@ -467,19 +459,19 @@ impl Pg {
         lines
             .into_iter()
             .for_each(|text| cx.out.push(PgEffect::Log { level: LogLevel::Error, text }));
-        let (_, end) = self.core.range();
+        let (_, end) = self.core.span();
         if r.to >= end {
             return self.finish_scrub(r, cx);
         }
         let rest = cx.now.mono_ms + cx.now.mono_ms.saturating_sub(r.chunk_began).clamp(5, 1000);
         r.phase = Phase::Rest(rest);
-        self.scrub.run = Some(r);
+        self.primary.scrub.run = Some(r);
         cx.out.push(PgEffect::WakeAt(rest));
     }
 
     /// Time passed.
     pub(crate) fn scrub_tick(&mut self, cx: &mut Cx<'_>) {
-        if let Some(r) = &self.scrub.run
+        if let Some(r) = &self.primary.scrub.run
             && matches!(r.phase, Phase::Maps)
             && cx.now.mono_ms >= r.asked + MAPS_MS
         {
@@ -500,7 +492,7 @@ impl Pg {
             cx.out.push(PgEffect::StateChanged);
             return;
         }
-        if let Some(r) = &mut self.scrub.run
+        if let Some(r) = &mut self.primary.scrub.run
             && let Phase::Rest(until) = r.phase
             && cx.now.mono_ms >= until
         {
@@ -512,10 +504,10 @@ impl Pg {
     /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller
     /// pieces.
     fn shrink_chunk(&mut self, cx: &mut Cx<'_>) {
-        let Some(mut r) = self.scrub.run.take() else {
+        let Some(mut r) = self.primary.scrub.run.take() else {
             return invariant!(self.core, "a chunk of no scrub is made smaller");
         };
-        self.release_chunk(&r);
+        r.release(self.requests);
         tracing::info!(pg = %self.core.id, objects = r.objects, "a chunk of a scrub takes long and \
             is tried again, smaller");
         r.unread = r.objects <= 1;
@@ -524,7 +516,7 @@ impl Pg {
         r.maps.clear();
         r.to.clone_from(&r.from);
         r.phase = Phase::Turn;
-        self.scrub.run = Some(r);
+        self.primary.scrub.run = Some(r);
         cx.out.push(PgEffect::WantTurn);
     }
 
@@ -600,14 +592,14 @@ impl Pg {
         // What only a deep scrub can see stays known until the next deep one.
         let mut found = r.found;
         if !r.deep
-            && let Some(old) = self.scrub.found.take()
+            && let Some(old) = self.primary.scrub.found.take()
         {
             for (o, f) in old.into_iter().filter(|(_, f)| f.count().1 > 0) {
                 found.entry(o).or_insert(f);
             }
         }
-        self.scrub.found = Some(found);
-        self.scrub.snaps = r.snaps;
+        self.primary.scrub.found = Some(found);
+        self.primary.scrub.snaps = r.snaps;
         let change = self.core.copy.scrubbed(counts, history);
         self.save_scrub(change, cx);
         cx.out.push(PgEffect::ScrubEnded { done: true, unread: r.all_unread > 0 });
@@ -620,7 +612,7 @@ impl Pg {
             for osd in f.shards.iter().filter(|(_, s)| s.bad).map(|(osd, _)| *osd) {
                 if osd == self.core.me {
                     self.requests.forget_object(o);
-                    self.mark_unreadable(o.clone(), version, cx);
+                    self.repairs.mark_unreadable(self.core, o.clone(), version, cx);
                 } else if self.peer_is_rotten(osd, o.clone(), version, None) {
                     self.core.send(
                         osd,
@@ -630,10 +622,8 @@ impl Pg {
                 }
             }
         }
-        if !found.is_empty()
-            && let Some(a) = self.active_mut()
-        {
-            a.clean = false;
+        if !found.is_empty() {
+            self.primary.clean = false;
             self.tell_merge(false, cx);
             self.begin_recovery(cx);
         }
@@ -642,14 +632,32 @@ impl Pg {
     /// A copy was replaced: what was found of it is no longer so. Had the last scrub found it bad,
     /// and that by reading?
     pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: Peer) -> Option<bool> {
-        if let Some(r) = &mut self.scrub.run
+        if let Some(r) = &mut self.primary.scrub.run
             && let Some(deep) = healed(&mut r.found, object, osd)
         {
             let count = if deep { &mut r.deep_errors } else { &mut r.shallow };
             *count = count.saturating_sub(1);
         }
-        healed(self.scrub.found.as_mut()?, object, osd)
+        healed(self.primary.scrub.found.as_mut()?, object, osd)
     }
+}
+
+/// Has the shell make our map, of the names that the objects have in the store.
+pub(crate) fn scan(
+    core: &PgCore,
+    seq: u64,
+    from: &HObject,
+    to: HObject,
+    deep: bool,
+    cx: &mut Cx<'_>,
+) {
+    let from = store_object(from, core.me.shard);
+    let to = if to.max && core.me.shard >= 0 {
+        HObject::pool_start(from.pool.saturating_add(1), 0)
+    } else {
+        store_object(&to, core.me.shard)
+    };
+    cx.out.push(PgEffect::ScrubScan { seq, from, to, deep });
 }
 
 /// Takes a copy out of what was found bad: whether it was found by reading.

@@ -28,7 +28,7 @@
 //! # Why no member makes a clone of something else
 //! A clone is made by each member from its own head (by reference, no data is copied). One that
 //! lacks the head, or whose head is bad, does not get the clone, either: it is noted as lacking
-//! both ([`Pg::commit`], and at the member `write::member`). The same holds for a head that is
+//! both (`Lead::commit`, and at the member `write::member`). The same holds for a head that is
 //! rolled back to a clone.
 
 mod access;
@@ -45,8 +45,6 @@ use std::sync::Arc;
 
 #[cfg(doc)]
 use crate::exec::SnapSet;
-#[cfg(doc)]
-use crate::pg::Pg;
 
 /// The snapshots that a write must leave as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -42,12 +42,12 @@
 //! An index of the objects by snapshot would make it as long as what there is to do.
 
 use crate::api::PgEffect;
-use crate::core::PgCore;
+use crate::core::{Cx, PgCore};
 use crate::exec::{
     self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta,
     WritePlan,
 };
-use crate::pg::{Cx, Pg, Role};
+use crate::lead::Lead;
 use crate::requests::{Own, Sound};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_types::transaction::ObjectOp;
@@ -251,7 +251,7 @@ pub(crate) fn note_purged(
     core.copy.note_purged(&gone, PURGED_MAX);
 }
 
-impl Pg {
+impl Lead<'_> {
     /// The map may have changed, or what the PG is: begins a walk if there is something to be
     /// purged, ends one that may not go on.
     pub(crate) fn look_for_trims(&mut self, cx: &mut Cx<'_>) {
@@ -259,8 +259,8 @@ impl Pg {
         let Some(pool) = &view.pool else { return };
         let removed = &pool.snaps.removed;
         let may = !view.permits.no_trim && !self.core.interval().premerge;
-        let ((from, _), number) = (self.core.range(), self.core.seq());
-        let Role::Active(a) = &mut self.role else { return };
+        let ((from, _), number) = (self.core.span(), self.core.seq());
+        let a = &mut *self.primary;
         let may = may && a.clean && a.serving;
         let t = &mut a.trim;
         if !t.looked.as_ref().is_some_and(|l| Arc::ptr_eq(l, removed)) {
@@ -300,9 +300,8 @@ impl Pg {
 
     /// The PG has become clean: what was looked at before may have been another copy's.
     pub(crate) fn begin_trims(&mut self, cx: &mut Cx<'_>) {
-        if let Role::Active(a) = &mut self.role {
-            (a.trim.walk, a.trim.again_ms) = (None, 0);
-        }
+        let trim = &mut self.primary.trim;
+        (trim.walk, trim.again_ms) = (None, 0);
         self.look_for_trims(cx);
     }
 
@@ -310,8 +309,8 @@ impl Pg {
     pub(crate) fn trim_more(&mut self, work: usize, cx: &mut Cx<'_>) {
         // It may have to end.
         self.look_for_trims(cx);
-        let (_, end) = self.core.range();
-        let Role::Active(a) = &mut self.role else { return };
+        let (_, end) = self.core.span();
+        let a = &mut *self.primary;
         let Some(w) = a.trim.walk.as_mut().filter(|w| w.open.is_empty()) else { return };
         if !std::mem::replace(&mut w.begun, true) {
             cx.out.push(PgEffect::StateChanged);
@@ -347,17 +346,15 @@ impl Pg {
         for head in open {
             self.enqueue_own(&head, Vec::new(), ReqId::default(), Own::Trim(number));
         }
-        if planted!(self.core.cfg, TrimNotAwaited)
-            && let Role::Active(a) = &mut self.role
-        {
-            a.trim.walk.iter_mut().for_each(|w| w.open.clear());
+        if planted!(self.core.cfg, TrimNotAwaited) {
+            self.primary.trim.walk.iter_mut().for_each(|w| w.open.clear());
             self.walked(cx);
         }
     }
 
     /// All that the walk has found so far is trimmed.
     fn walked(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(w) = &a.trim.walk else { return };
         if !w.from.max {
             return cx.out.push(PgEffect::WantTurn);
@@ -379,7 +376,7 @@ impl Pg {
     /// A request of the walk `number` has ended: nothing is left to be trimmed in its object,
     /// durably and everywhere, or it could not be trimmed.
     pub(crate) fn trimmed(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let Some(w) = a.trim.walk.as_mut().filter(|w| w.number == number) else { return };
         w.failed |= !done;
         if w.open.remove(object) && w.open.is_empty() {
@@ -402,8 +399,7 @@ impl Pg {
         #[cfg(feature = "plant-bugs")]
         let removed = if planted!(self.core.cfg, TrimTakesMore) { &up_to_newest } else { removed };
         let (mut going, changes) = doomed(&state, removed);
-        let mends =
-            number == NO_WALK || self.active().is_some_and(|a| a.trim.strays.contains(object));
+        let mends = number == NO_WALK || self.primary.trim.strays.contains(object);
         let found =
             if mends { self.disagreement(object, &state, cx) } else { Ok(Default::default()) };
         let (strays, absent) = match found {
@@ -542,6 +538,9 @@ mod tests {
     use crate::api::{Now, PgConfig};
     use crate::exec::tests::{MemStore, object};
     use crate::lease::Leases;
+    use crate::primary::Primary;
+    use crate::role::Role;
+    use spirula_encoding::UTime;
     use spirula_types::{PgId, SpgId};
     use std::sync::Arc;
 
@@ -549,7 +548,11 @@ mod tests {
     #[test]
     fn objects_without_anything_to_be_trimmed_are_not_remembered() {
         let cfg = Arc::new(PgConfig { contexts: 10, ..PgConfig::default() });
-        let mut pg = Pg::new(SpgId::whole(PgId::new(1, 0)), 0, cfg);
+        let mut pg = crate::Pg::new(SpgId::whole(PgId::new(1, 0)), 0, cfg);
+        let me = pg.core.me;
+        let primary = Primary::new(me, 1, EVersion::default(), UTime::ZERO, 0, false);
+        pg.role = Role::Primary(Box::new(primary));
+        let mut pg = pg.lead().unwrap();
         let (store, leases, mut out) = (MemStore::default(), Leases::new(1000, 0), Vec::new());
         let now = Now { mono_ms: 0, wall: spirula_encoding::UTime::ZERO };
         for i in 0..1000 {

@@ -10,7 +10,7 @@
 //!
 //! # When what is known
 //! An object's watches are known from the first request on that is executed on it in an interval
-//! ([`Pg::know_watches`]); as in Ceph nobody looks for them before. They begin unconnected, with
+//! ([`Lead::know_watches`]); as in Ceph nobody looks for them before. They begin unconnected, with
 //! all of their time, so the watches of a client that is gone end one timeout after somebody asks
 //! for the object. What is stored is followed: a watch that is known and not stored any more ends,
 //! one that is stored and not known begins. So what is here may be lost at any time (and is, when
@@ -49,76 +49,27 @@
 mod notify;
 #[cfg(test)]
 mod tests;
+pub(crate) mod watched;
 
 use crate::MapView;
 use crate::api::{ConnId, PgEffect};
+use crate::core::Cx;
 use crate::exec::{WatchEffect, WatchKey, Watcher};
-use crate::pg::{Cx, Pg};
+use crate::lead::Lead;
+use crate::pg::Pg;
 use crate::requests::Own;
 use notify::Notifies;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
 use spirula_messages::ceph::osd::{MWatchNotify, notify_op};
-use spirula_types::{EntityAddr, EntityName, HObject, ReqId};
+use spirula_types::{EntityName, HObject, ReqId};
 use std::collections::{BTreeMap, BTreeSet};
+use watched::Watch;
+pub use watched::Watched;
 
 /// Between two attempts to remove a watch, milliseconds.
 const AGAIN_MS: u64 = 5000;
 /// Never, in milliseconds.
 const NEVER: u64 = u64::MAX;
-
-/// A watch as its primary knows it.
-#[derive(Clone, Debug)]
-struct Watch {
-    timeout: u32,
-    addr: EntityAddr,
-    /// By what its client is reached.
-    conn: Option<ConnId>,
-    /// Its client pings it.
-    pings: bool,
-    /// When it ends.
-    ends_ms: u64,
-    /// Notifications that wait for its answer.
-    owes: BTreeSet<u64>,
-    /// It is being removed.
-    leaving: bool,
-    /// It could not be removed: to be tried again at this time; 0 for not so.
-    again_ms: u64,
-}
-
-impl Watch {
-    fn new(w: &Watcher, now_ms: u64) -> Self {
-        let ends_ms = now_ms + u64::from(w.timeout) * 1000;
-        Self {
-            timeout: w.timeout,
-            addr: w.addr,
-            conn: None,
-            pings: false,
-            ends_ms,
-            owes: BTreeSet::new(),
-            leaving: false,
-            again_ms: 0,
-        }
-    }
-
-    fn renew(&mut self, now_ms: u64) {
-        self.ends_ms = now_ms + u64::from(self.timeout) * 1000;
-    }
-}
-
-/// The watches of an object.
-#[derive(Clone, Debug, Default)]
-pub struct Watched {
-    watches: BTreeMap<WatchKey, Watch>,
-    /// What is stored is to be looked at again.
-    unsure: bool,
-}
-
-impl Watched {
-    /// Is this watch reached by this connection?
-    pub fn is_connected(&self, key: WatchKey, conn: ConnId) -> bool {
-        self.watches.get(&key).is_some_and(|w| w.conn == Some(conn))
-    }
-}
 
 /// A watch, for showing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -391,6 +342,23 @@ fn disconnected(conn: ConnId, cookie: u64) -> PgEffect {
 }
 
 impl Pg {
+    /// What is known of the watches of its objects.
+    pub fn watchers(&self) -> Vec<ShownWatch> {
+        let shown = |object: &HObject, key: &WatchKey, w: &Watch| ShownWatch {
+            object: object.clone(),
+            watcher: Watcher { cookie: key.0, name: key.1, timeout: w.timeout, addr: w.addr },
+        };
+        let all = self.watches.objects.iter();
+        all.flat_map(|(o, of)| of.watches.iter().map(move |(k, w)| shown(o, k, w))).collect()
+    }
+
+    /// Is a watch, or a notification, of this connection here?
+    pub fn minds_connection(&self, conn: ConnId) -> bool {
+        self.watches.minds(conn)
+    }
+}
+
+impl Lead<'_> {
     /// An object's state has been loaded: who watches it is known.
     pub(crate) fn know_watches(&mut self, object: &HObject, stored: &[Watcher], cx: &mut Cx<'_>) {
         let stored = if planted!(self.core.cfg, WatchesForgotten) { &[] } else { stored };
@@ -480,7 +448,7 @@ impl Pg {
     /// Time passed, or a map came: what is due is done.
     pub(crate) fn watch_tick(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now.mono_ms;
-        if self.watches.is_empty() || !self.serves() {
+        if self.watches.is_empty() || !self.primary.serves() {
             return;
         }
         for w in self.watches.objects.values_mut().flat_map(|o| o.watches.values_mut()) {
@@ -489,7 +457,7 @@ impl Pg {
             }
         }
         // Whoever may have been replaced says nothing.
-        if self.lease_holds(cx.leases, now) {
+        if self.primary.lease_holds(self.core, cx.leases, now) {
             self.watches.end_notifies(now, cx.out);
         }
         self.remove_due(cx);
@@ -543,7 +511,7 @@ impl Pg {
     /// Begins to remove the watches whose time is over, and those of clients that are shut out: by
     /// a request of our own, that takes its turn like others'.
     fn remove_due(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.core.view.clone().filter(|_| self.serves()) else { return };
+        let Some(view) = self.core.view.clone().filter(|_| self.primary.serves()) else { return };
         for (object, key) in self.watches.due(cx.now.mono_ms, &view) {
             let Some(w) = self.watches.watch(&object, key) else { continue };
             w.leaving = true;
@@ -553,21 +521,6 @@ impl Pg {
             let whose = ReqId { name: key.1, ..ReqId::default() };
             self.enqueue_own(&object, unwatch, whose, Own::Unwatch(key));
         }
-    }
-
-    /// What is known of the watches of its objects.
-    pub fn watchers(&self) -> Vec<ShownWatch> {
-        let shown = |object: &HObject, key: &WatchKey, w: &Watch| ShownWatch {
-            object: object.clone(),
-            watcher: Watcher { cookie: key.0, name: key.1, timeout: w.timeout, addr: w.addr },
-        };
-        let all = self.watches.objects.iter();
-        all.flat_map(|(o, of)| of.watches.iter().map(move |(k, w)| shown(o, k, w))).collect()
-    }
-
-    /// Is a watch, or a notification, of this connection here?
-    pub fn minds_connection(&self, conn: ConnId) -> bool {
-        self.watches.minds(conn)
     }
 
     /// Is a watch to go, by its time or by its client's address?

@@ -2,6 +2,7 @@ use super::*;
 use crate::exec::tests::object;
 use bytes::Bytes;
 use notify::NOTIFIES_EACH;
+use spirula_types::EntityAddr;
 use spirula_types::errno;
 
 const NAME: EntityName = EntityName { kind: 8, num: 4 };

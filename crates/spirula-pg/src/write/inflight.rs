@@ -1,10 +1,11 @@
 //! Writes that are not durable everywhere: who has made what durable, and the answers when all
 //! have.
 
-use crate::api::{ConnId, OpId, PgEffect};
+use crate::api::{ConnId, OpId, PgEffect, Phase};
+use crate::core::Cx;
 use crate::exec::WatchEffect;
-use crate::pg::{Cx, Pg, Role};
-use crate::requests::{Phase, Request};
+use crate::lead::Lead;
+use crate::requests::Request;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult};
 use spirula_messages::cluster::pg::RepAck;
 use spirula_messages::cluster::write::{PgWrite, WriteRecord};
@@ -80,17 +81,15 @@ impl Inflight {
     }
 }
 
-impl Pg {
+impl Lead<'_> {
     pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
-        if let Role::Active(a) = &mut self.role
-            && self.core.interval().since == since
-        {
-            a.local = version;
+        if self.core.interval().since == since {
+            self.primary.local = version;
         }
     }
 
     pub(crate) fn on_ack(&mut self, from: Peer, ack: &RepAck, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
             *v = ack.version.max(*v);
         }
@@ -99,16 +98,14 @@ impl Pg {
 
     /// Answers writes that are durable everywhere.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         a.committed = a.replicas.iter().map(|(_, v)| *v).fold(a.local, EVersion::min);
         let committed = a.committed;
         let (mut ready, mut resumed) = (Vec::new(), false);
-        while let Role::Active(a) = &mut self.role
-            && let Some(f) = a.inflight.pop_front_if(|f| f.version() <= committed)
-        {
+        while let Some(f) = self.primary.inflight.pop_front_if(|f| f.version() <= committed) {
             for object in f.objects() {
                 let Some(waits) = self.requests.durable(object) else { continue };
-                resumed |= a.recovery.release_held(object);
+                resumed |= self.primary.recovery.release_held(object);
                 if waits {
                     ready.push(object.to_head());
                 }

@@ -1,11 +1,15 @@
 //! A member takes a write of its primary.
 
 use crate::api::PeerMsg;
+use crate::commits::After;
 use crate::copy::Pending;
+use crate::core::{Cx, PgCore};
 use crate::erasure::sound;
 use crate::exec::ReadError;
 use crate::log::EntryKind;
-use crate::pg::{After, Cx, Pg, Role};
+use crate::mail::Mail;
+use crate::repair::Repairs;
+use crate::replica::Replica;
 use spirula_encoding::DecodeError;
 use spirula_messages::cluster::pg::RepAck;
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share};
@@ -41,44 +45,62 @@ fn sources_of(w: &PgWrite, updates: &[ObjectUpdate]) -> Vec<Option<HObject>> {
     w.record.entries.iter().zip(&w.given).map(source).collect()
 }
 
-impl Pg {
-    pub(crate) fn on_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
-        match &self.role {
-            Role::Replica(r) if r.primary() == from => {
-                // Else of an activation of this interval that is over.
-                if r.run() == w.run && self.is_next(from, w.version(), w.follows, cx) {
-                    self.take_write(from, w, cx);
-                }
-            }
-            _ => tracing::debug!(pg = %self.core.id, %from, "write without activation ignored"),
+/// A write of its primary that a member cannot take: it has no part in the interval any more.
+#[derive(Debug)]
+pub(crate) struct Unfit;
+
+impl Replica {
+    /// Takes a write if it is the next.
+    ///
+    /// # Errors
+    /// [`Unfit`] when it makes no sense here.
+    pub fn on_write(
+        &mut self,
+        from: Peer,
+        w: Arc<PgWrite>,
+        core: &mut PgCore,
+        mail: &mut Mail,
+        repairs: &mut Repairs,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Unfit> {
+        // Else of an activation of this interval that is over.
+        if self.run() == w.run && self.is_next(from, w.version(), w.follows, core, cx) {
+            return self.take_write(from, w, core, mail, repairs, cx);
         }
+        Ok(())
     }
 
     /// Says again what is durable here, unless that will be said when it is.
-    pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
-        let ack = RepAck {
-            pg: self.core.id,
-            ends: self.core.ends(from),
-            epoch: self.core.interval().since,
-            version,
-        };
-        let ack = After::Send(from, PeerMsg::Ack(ack));
-        if !self.core.commits.will(&ack) {
-            self.when_durable(ack, cx);
-        }
+    pub fn acknowledge_again(
+        &self,
+        from: Peer,
+        version: EVersion,
+        core: &mut PgCore,
+        cx: &mut Cx<'_>,
+    ) {
+        let ack =
+            RepAck { pg: core.id, ends: core.ends(from), epoch: core.interval().since, version };
+        core.send_again(from, PeerMsg::Ack(ack), cx);
     }
 
     /// Takes the write that comes next in our log, as far as our copy allows.
-    fn take_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
+    fn take_write(
+        &mut self,
+        from: Peer,
+        w: Arc<PgWrite>,
+        core: &mut PgCore,
+        mail: &mut Mail,
+        repairs: &mut Repairs,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Unfit> {
         let updates = match updates_of(&w) {
-            Ok(updates) if self.core.info().is_some() => updates,
+            Ok(updates) if core.info().is_some() => updates,
             bad => {
                 // Not applied, so not acknowledged: this copy takes no further part, and the
                 // primary hears that and peers anew.
-                tracing::error!(pg = %self.core.id, %from, error = ?bad.err(), "apply replicated \
+                tracing::error!(pg = %core.id, %from, error = ?bad.err(), "apply replicated \
                     write");
-                self.leave_role(cx);
-                return self.notify(cx);
+                return Err(Unfit);
             }
         };
         // Before anything is changed: what must be read first comes back here.
@@ -93,24 +115,19 @@ impl Pg {
                     // made of the head before.
                     let changed =
                         w.record.entries.iter().map(|e| &e.entry).find(|e| e.object == *source);
-                    sound::can_make_from(&self.core, source, changed.map(|e| e.prior), cx.reader)
+                    sound::can_make_from(core, source, changed.map(|e| e.prior), cx.reader)
                 }
-                None => sound::can_merge(&self.core, &e.entry, given.share, cx.reader),
+                None => sound::can_merge(core, &e.entry, given.share, cx.reader),
             };
             match can {
                 Ok(true) => {}
                 Ok(false) => spoilt.push(i),
                 Err(ReadError::NotReady(what)) => {
-                    return self.mail.park(
-                        &mut self.core,
-                        from,
-                        PeerMsg::Write(w.clone()),
-                        what,
-                        cx,
-                    );
+                    mail.park(core, from, PeerMsg::Write(w.clone()), what, cx);
+                    return Ok(());
                 }
                 Err(error) => {
-                    tracing::error!(pg = %self.core.id, object = %e.entry.object, %error, "look at \
+                    tracing::error!(pg = %core.id, object = %e.entry.object, %error, "look at \
                         the shard under a write");
                     spoilt.push(i);
                 }
@@ -124,7 +141,7 @@ impl Pg {
                 continue;
             };
             let merged = w.given.get(j).is_some_and(|g| g.share == Share::Merged)
-                && !self.core.missing().contains(source);
+                && !core.missing().contains(source);
             if spoilt.contains(&j) {
                 spoilt.push(i);
             } else if spoilt.contains(&i) && merged {
@@ -138,49 +155,43 @@ impl Pg {
             let (entry, object) = (&e.entry, &e.entry.object);
             let its = updates.by_ref().take(given.updates as usize);
             // A change that we do not get, and not because a backfill has not come so far.
-            let reached = self.core.info().is_some_and(|i| *object <= i.last_backfill);
+            let reached = core.info().is_some_and(|i| *object <= i.last_backfill);
             let withheld =
                 entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
             let mut takes = true;
             // The second line of defence against a primary that errs about what is missing here; a
             // bug planted there takes both away.
-            if (self.core.missing().contains(object)
-                && !planted!(self.core.cfg, MissingStaleOnResume))
+            if (core.missing().contains(object) && !planted!(core.cfg, MissingStaleOnResume))
                 || withheld
             {
                 // The primary does not wait until we have the object, or has not heard yet that
                 // ours is bad.
                 if entry.kind == EntryKind::Delete {
-                    lacks = lacks.and(self.core.copy.wants_no_more(object));
+                    lacks = lacks.and(core.copy.wants_no_more(object));
                 } else if entry.kind == EntryKind::Modify {
                     takes = false;
-                    let (known, pending) = self.core.copy.is_kept_from(entry);
+                    let (known, pending) = core.copy.is_kept_from(entry);
                     lacks = lacks.and(pending);
                     if !known {
-                        tracing::error!(pg = %self.core.id, %from, %object, "a change is kept from \
+                        tracing::error!(pg = %core.id, %from, %object, "a change is kept from \
                             us that we do not lack");
                     }
                 }
             }
             if spoilt.contains(&i) {
                 takes = false;
-                if let Role::Replica(r) = &mut self.role {
-                    let (core, repairs) = (&mut self.core, &mut self.repairs);
-                    let offset = cx.reader.bad_offset(object);
-                    let (tell, pending) = r.lack_change(core, repairs, entry, offset);
-                    lacks = lacks.and(pending);
-                    self.core.commits.before_next(tell);
-                }
+                let offset = cx.reader.bad_offset(object);
+                let (tell, pending) = repairs.lack_change(core, from, entry, offset);
+                self.note_rotten(object.clone(), entry.version, offset);
+                lacks = lacks.and(pending);
+                core.commits.before_next(tell);
             }
             kept.extend(its.filter(|_| takes));
         }
-        let change = self.core.copy.append(&w.record, kept, lacks);
-        let ack = RepAck {
-            pg: self.core.id,
-            ends: self.core.ends(from),
-            epoch: w.epoch,
-            version: w.version(),
-        };
-        self.core.submit(change, After::Send(from, PeerMsg::Ack(ack)), cx);
+        let change = core.copy.append(&w.record, kept, lacks);
+        let ack =
+            RepAck { pg: core.id, ends: core.ends(from), epoch: w.epoch, version: w.version() };
+        core.submit(change, After::Send(from, PeerMsg::Ack(ack)), cx);
+        Ok(())
     }
 }

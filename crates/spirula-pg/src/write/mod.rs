@@ -6,16 +6,15 @@
 //! | [`WritePlan`] | what a request wants done to objects, all of it or nothing; no versions | `exec` (pure) |
 //! | [`Stamped`] | a change with its version, and its typed log entry | [`WritePlan::stamp`] (pure) |
 //! | `Parts` | what each member is given of the objects' changes | `backend` (pure) |
-//! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Pg::commit`] |
-//! | [`PgWrite`] | record and part, for one member: the message | [`Pg::commit`] |
-//! | [`Transaction`] | what one store does | [`append`](crate::copy::PgCopy::append), everywhere |
+//! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Lead::commit`] |
+//! | [`PgWrite`] | record and part, for one member: the message | [`Lead::commit`] |
+//! | [`Transaction`] | what one store does: log, head, undo copies, trimming | [`append`](crate::copy::PgCopy::append), everywhere |
 //!
 //! | file | subject |
 //! |---|---|
 //! | `mod` | the primary: a plan gets its place in the log, every member its part |
 //! | `backend` | parts; what erasure-coded pools do differently is `erasure::write`, `erasure::undo` and `erasure::sound` |
 //! | `member` | a member: is it the next entry, does the store have what it changes, what is kept from it |
-//! | `record` | **log, head, undo copies and trimming, one function for all members**; the transaction |
 //! | `inflight` | writes that are not durable everywhere; acknowledgements; answers |
 //!
 //! # A write
@@ -29,7 +28,7 @@
 //! member is given ([`Share`]). The updates of objects are passed on to the store unread. Primary
 //! and member differ in what comes before: the primary decides (versions, counts, how far the log
 //! is trimmed, how far all is rolled forward), a member looks whether its copy takes the change.
-//! Then both do the same (`record`), so both have the same log and head, in memory and in the
+//! Then both do the same (`append`), so both have the same log and head, in memory and in the
 //! store.
 //!
 //! # What is kept from a member
@@ -40,7 +39,7 @@
 //!
 //! # Why nothing is acknowledged early
 //! A request is answered when its last entry is durable here and every member in `replicas` has
-//! acknowledged it ([`Pg::advance`]); a member acknowledges when the transaction with the entries
+//! acknowledged it ([`Lead::advance`]); a member acknowledges when the transaction with the entries
 //! is durable, or was before. What a member does not get is missing there in the same transaction.
 //!
 //! # What is made from another object
@@ -52,24 +51,27 @@
 //! where a member has an old clone of the same name it may have come to that one alone. The member
 //! then sees that its head is not the one that the clone is made of
 //! ([`can_make_from`](crate::erasure::sound::can_make_from)), and lacks the clone; and while that
-//! old clone is removed there, writes of the object wait ([`Pg::must_recover_first`]), so that the
-//! removal does not take the new one.
+//! old clone is removed there, writes of the object wait ([`Lead::must_recover_first`]), so that
+//! the removal does not take the new one.
 
 pub(crate) mod backend;
 mod inflight;
 mod member;
 
 pub(crate) use inflight::{Answer, Inflight};
+pub(crate) use member::Unfit;
 
-use crate::active::{Active, PeerState};
-use crate::api::{PeerMsg, PgEffect};
+use crate::api::{PeerMsg, PgEffect, Phase};
+use crate::commits::After;
 use crate::copy::Pending;
-use crate::core::PgCore;
+use crate::core::{Cx, PgCore};
 use crate::erasure::stripe::Piece;
 use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WatchEffect, WritePlan};
+use crate::lead::Lead;
 use crate::log::EntryKind;
-use crate::pg::{After, Cx, Pg, Role};
-use crate::requests::{Phase, Request};
+use crate::primary::{PeerState, Primary};
+use crate::recovery::gets_object;
+use crate::requests::Request;
 use backend::Parts;
 use bytes::Bytes;
 use spirula_messages::cluster::pg::{MissingItem, PgCounts};
@@ -117,12 +119,12 @@ fn withheld(
 
 /// An object is made from another: a member that lacks that one, and is otherwise given all, lacks
 /// both from now on.
-fn lack_with(active: &mut Active, source: HObject, object: &HObject, version: EVersion) {
+fn lack_with(active: &mut Primary, source: HObject, object: &HObject, version: EVersion) {
     let lacks = |p: &PeerState| p.missing.contains(&source) && !p.missing.contains(object);
     let whom: Vec<Peer> =
         active.peers.iter().filter(|(_, p)| lacks(p)).map(|(peer, _)| *peer).collect();
     for peer in whom {
-        if Pg::gets_object(active, peer, object)
+        if gets_object(active, peer, object)
             && let Some(p) = active.peers.get_mut(&peer)
         {
             p.missing.set(object.clone(), version, EVersion::default());
@@ -143,7 +145,7 @@ fn missing_floor(core: &PgCore) -> EVersion {
     }
 }
 
-impl Pg {
+impl Lead<'_> {
     /// Carries out what a request wants. `pieces`: what was read of the object for it.
     pub(crate) fn write(
         &mut self,
@@ -200,11 +202,11 @@ impl Pg {
         answer: Answer,
         cx: &mut Cx<'_>,
     ) {
-        let missing_floor = missing_floor(&self.core);
-        let (Role::Active(active), Some(info)) = (&mut self.role, self.core.info()) else {
-            // Only an active primary executes requests. The client sends this one again in the next
-            // interval.
-            return invariant!(self.core, "a write without a role that writes");
+        let missing_floor = missing_floor(self.core);
+        let active = &mut *self.primary;
+        let Some(info) = self.core.info() else {
+            // The client sends this one again in the next interval.
+            return invariant!(self.core, "a write without a copy");
         };
         let follows = info.last_update();
         let mut head = info.head;
@@ -221,12 +223,12 @@ impl Pg {
                 if planted!(self.core.cfg, TrimmedCounts) && stats.clones < 0 {
                     head.counts.clones -= stats.clones;
                 }
-                self.scrub.wrote(object, &stats);
+                active.scrub.wrote(object, &stats);
                 if stats.clones > 0 {
-                    self.scrub.cloned(object);
+                    active.scrub.cloned(object);
                 }
                 if stats.clones < 0 && !planted!(self.core.cfg, ScrubKeepsTrimmed) {
-                    self.scrub.trimmed(object);
+                    active.scrub.trimmed(object);
                 }
                 active
                     .recovery
@@ -288,7 +290,7 @@ impl Pg {
         follows: EVersion,
         cx: &mut Cx<'_>,
     ) {
-        let Role::Active(active) = &self.role else { return };
+        let active = &*self.primary;
         let split = |updates: &[ObjectUpdate]| {
             let (header, payload) = Transaction::split_updates(updates);
             (Bytes::from(header), payload)
@@ -297,7 +299,7 @@ impl Pg {
         let mut sent = Vec::with_capacity(active.replicas.len());
         for (to, _) in &active.replicas {
             let lacks = |o: &HObject| active.peers.get(to).is_some_and(|p| p.missing.contains(o));
-            let gets = |o: &HObject| Self::gets_object(active, *to, o) && !lacks(o);
+            let gets = |o: &HObject| gets_object(active, *to, o) && !lacks(o);
             let updates = parts.of(to.shard);
             let (given, (header, payload)) =
                 if !record.entries.iter().all(|e| gets(&e.entry.object)) {
@@ -322,9 +324,8 @@ impl Pg {
             sent.push((*to, Arc::new(w)));
         }
         cx.out.extend(sent.iter().map(|(to, w)| PgEffect::Send(*to, PeerMsg::Write(w.clone()))));
-        if let Role::Active(a) = &mut self.role
-            && let Some(newest) = a.inflight.back_mut()
-        {
+        let a = &mut *self.primary;
+        if let Some(newest) = a.inflight.back_mut() {
             newest.sent = sent;
         }
     }

@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::repeat::{Again, Repeat};
+use crate::again::{Again, Repeat};
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,11 +1,16 @@
 //! A primary whose PG is active (or peered: too few members to serve, but recovering).
 
-use crate::api::{MapView, PgEffect};
+use crate::again::{Again, Repeat};
+use crate::api::PgEffect;
+use crate::commits::After;
+use crate::core::{Cx, PgCore};
 use crate::erasure::read::Gather;
+use crate::lead::Lead;
+use crate::lease::Leases;
 use crate::missing::Missing;
-use crate::pg::{After, Cx, Pg, Role};
 use crate::recovery::Recovery;
-use crate::repeat::{Again, Repeat};
+use crate::requests::Standing;
+use crate::scrub::Scrub;
 use crate::snap::trim::Trim;
 use crate::write::Inflight;
 use spirula_encoding::UTime;
@@ -33,7 +38,7 @@ pub(crate) struct PeerState {
 
 /// A primary after peering.
 #[derive(Debug)]
-pub(crate) struct Active {
+pub(crate) struct Primary {
     /// Members, ourselves included, that have not recorded the activation.
     pub activating: BTreeSet<Peer>,
     /// Number of the activation.
@@ -43,8 +48,8 @@ pub(crate) struct Active {
     activation_repeat: Repeat,
     /// Number of what the members were told last ([`CtlBody::History`]), and who has not said that
     /// it has it.
-    pub told: u64,
-    pub untold: BTreeSet<Peer>,
+    told: u64,
+    untold: BTreeSet<Peer>,
     told_repeat: Repeat,
     /// All have.
     pub activated: bool,
@@ -79,13 +84,16 @@ pub(crate) struct Active {
     pub merge_told: Option<(bool, spirula_types::Epoch)>,
     pub recovery: Recovery,
     /// How far the members were told that all is rolled forward, while idle.
-    pub told_rolled: EVersion,
+    told_rolled: EVersion,
     pub trim: Trim,
+    pub scrub: Scrub,
+    /// Recovery goes on at the next event: what was submitted in this one it must be able to read.
+    pub pump_later: bool,
     /// Shards being read, by number.
     pub gathers: BTreeMap<u64, Gather>,
 }
 
-impl Active {
+impl Primary {
     pub fn new(
         me: Peer,
         run: u64,
@@ -120,6 +128,8 @@ impl Active {
             recovery: Recovery::default(),
             told_rolled: EVersion::default(),
             trim: Trim::default(),
+            scrub: Scrub::default(),
+            pump_later: false,
             gathers: BTreeMap::new(),
         }
     }
@@ -136,8 +146,9 @@ impl Active {
         self.inflight.len()
     }
 
-    pub fn wants_tick(&self) -> bool {
-        self.fresh
+    pub fn wants_tick(&self, core: &PgCore) -> bool {
+        self.must_roll_forward(core)
+            || self.fresh
             || !self.activated
             || !self.untold.is_empty()
             || !self.inflight.is_empty()
@@ -164,31 +175,48 @@ impl Active {
         }
         s | self.recovery.state() | self.trim.state()
     }
+
+    /// Does it serve? Not before those who waited for an older primary to read no more have gone
+    /// on: a new request must not overtake them.
+    pub fn serves(&self) -> bool {
+        self.activated && self.serving && self.wait_until == 0
+    }
+
+    /// What a request meets that comes now.
+    pub fn standing(&self) -> Standing {
+        match self.serves() {
+            true => Standing::Serves,
+            false => {
+                Standing::Waits { peered: self.activated, long: self.activated && !self.serving }
+            }
+        }
+    }
+
+    /// Do all whose leave it needs let it read at this time?
+    pub fn lease_holds(&self, core: &PgCore, leases: &Leases, now_ms: u64) -> bool {
+        planted!(core.cfg, ReadsWithoutLease)
+            || self
+                .replicas
+                .iter()
+                .filter(|(o, _)| {
+                    !self.recovery.backfilling || self.peers.get(o).is_none_or(|p| p.acting)
+                })
+                .all(|(o, _)| o.osd == core.me.osd || leases.held_until(o.osd) > now_ms)
+    }
+
+    /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
+    /// a smaller set agreed on is not yet part of every later history.
+    pub(crate) fn must_roll_forward(&self, core: &PgCore) -> bool {
+        let Some(newest) = core.info().map(|i| i.last_update()) else { return false };
+        let idle = self.activated && self.serving && self.inflight() == 0;
+        core.is_erasure() && idle && self.told_rolled < newest
+    }
 }
 
-impl Pg {
-    pub(crate) fn active(&self) -> Option<&Active> {
-        match &self.role {
-            Role::Active(a) => Some(a),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn active_mut(&mut self) -> Option<&mut Active> {
-        match &mut self.role {
-            Role::Active(a) => Some(a),
-            _ => None,
-        }
-    }
-
+impl Lead<'_> {
     /// Tells members again in which state the PG becomes active, or what all have reached.
     pub(crate) fn repeat_told(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else {
-            return invariant!(
-                self.core,
-                "an activation is told again, and it is no active primary"
-            );
-        };
+        let a = &mut *self.primary;
         let late = again.whom(&mut a.activation_repeat, a.run, a.activations.keys().copied());
         let bodies: Vec<(Peer, CtlBody)> =
             late.into_iter().filter_map(|p| Some((p, a.activations.get(&p)?.clone()))).collect();
@@ -203,7 +231,7 @@ impl Pg {
 
     /// What all have reached, to be told to these.
     fn reached(&self, to: &[Peer]) -> Option<CtlBody> {
-        let (a, info) = (self.active()?, self.core.info()?);
+        let (a, info) = (&*self.primary, self.core.info()?);
         let body = || CtlBody::History {
             seq: a.told,
             history_les: info.history_les,
@@ -216,20 +244,12 @@ impl Pg {
         (!to.is_empty()).then(body)
     }
 
-    /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
-    /// a smaller set agreed on is not yet part of every later history.
-    pub(crate) fn must_roll_forward(&self) -> bool {
-        let Some(newest) = self.core.info().map(|i| i.last_update()) else { return false };
-        let idle = |a: &Active| a.activated && a.serving && a.inflight() == 0;
-        self.core.is_erasure() && self.active().is_some_and(|a| idle(a) && a.told_rolled < newest)
-    }
-
     /// An idle primary says how far all is rolled forward.
     pub(crate) fn tell_rolled(&mut self, cx: &mut Cx<'_>) {
-        if !self.must_roll_forward() {
+        if !self.primary.must_roll_forward(self.core) {
             return;
         }
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         a.told_rolled = a.committed;
         let to = a.committed;
         self.tell_history(cx);
@@ -240,7 +260,7 @@ impl Pg {
     /// Tells the members what all have reached.
     pub(crate) fn tell_history(&mut self, cx: &mut Cx<'_>) {
         let seq = self.core.seq();
-        let Role::Active(a) = &mut self.role else { return };
+        let a = &mut *self.primary;
         let all: Vec<Peer> = a.peers.keys().copied().collect();
         (a.told, a.untold) = (seq, all.iter().copied().collect());
         if let Some(body) = self.reached(&all) {
@@ -250,15 +270,14 @@ impl Pg {
 
     /// A member has durably what it was told.
     pub(crate) fn on_history_ack(&mut self, from: Peer, seq: u64) {
-        if let Role::Active(a) = &mut self.role
-            && a.told == seq
-        {
+        let a = &mut *self.primary;
+        if a.told == seq {
             a.untold.remove(&from);
         }
     }
 
     /// A newer map of the same interval.
-    pub(crate) fn active_map_advanced(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn map_advanced(&mut self, cx: &mut Cx<'_>) {
         self.forget_lost_sources(cx);
         self.forget_dead_readers(cx);
         self.begin_recovery(cx);
@@ -266,12 +285,12 @@ impl Pg {
         self.tell_merge(false, cx);
     }
 
-    pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn tick_members(&mut self, cx: &mut Cx<'_>) {
         self.tell_rolled(cx);
         self.look_for_trims(cx);
         let retry = self.core.cfg.retry_ms;
         self.end_lease_wait(cx);
-        let Some(a) = self.active_mut() else { return };
+        let a = &mut *self.primary;
         let hands_back = (1..=cx.now.mono_ms).contains(&a.hand_back_ms);
         if hands_back && let Some(want) = &a.want {
             (a.hand_back_ms, a.asked_ms) = (0, cx.now.mono_ms);
@@ -281,7 +300,7 @@ impl Pg {
         if cx.now.mono_ms < a.asked_ms + retry || planted!(self.core.cfg, NoRetry) {
             return;
         }
-        let Some(a) = self.active_mut() else { return };
+        let a = &mut *self.primary;
         a.asked_ms = cx.now.mono_ms;
         if a.fresh && a.activating.is_empty() {
             let epoch = self.core.info().map_or(0, |i| i.creation);
@@ -297,16 +316,14 @@ impl Pg {
     /// Something is missing again: not clean any more.
     pub(crate) fn reopen(&mut self, cx: &mut Cx<'_>) {
         self.abort_scrub(cx);
-        if let Some(a) = self.active_mut() {
-            a.clean = false;
-            cx.out.push(PgEffect::StateChanged);
-        }
+        self.primary.clean = false;
+        cx.out.push(PgEffect::StateChanged);
         self.tell_merge(false, cx);
     }
 
     /// A copy outside the members has called.
-    pub(crate) fn active_notified(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
+    pub(crate) fn notified(&mut self, from: Peer, cx: &mut Cx<'_>) {
+        let a = &*self.primary;
         if a.clean {
             self.purge_strays(cx);
         } else {
@@ -317,14 +334,10 @@ impl Pg {
     /// Everything is whole: other copies are not needed any more.
     pub(crate) fn purge_strays(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.core.view.clone() else { return };
-        for osd in std::mem::take(&mut self.strays).into_keys() {
+        for osd in std::mem::take(self.strays).into_keys() {
             if !view.acting.contains(&osd) && !view.up.contains(&osd) {
                 self.core.send(osd, CtlBody::Delete, cx);
             }
         }
-    }
-
-    pub(crate) fn pool_size(view: &MapView) -> usize {
-        view.pool.as_ref().map_or(0, |p| p.size)
     }
 }
