@@ -325,6 +325,22 @@ impl Node {
             && self.members.voters.contains(&self.id)
     }
 
+    /// Is this a leader that belongs no more? The library lets it lead on, but has no progress of
+    /// its own for it any longer and stops the process where it looks for that: when answers to
+    /// appended entries let something behind the removal be agreed on, and when such an entry is
+    /// stored here. It is told of neither; the next leader agrees on those entries, or drops them.
+    fn removed_itself(&self) -> bool {
+        let raft = &self.raw.raft;
+        raft.state == StateRole::Leader && raft.prs().get(self.id).is_none()
+    }
+
+    /// Tells the library that its write of that number, and all before it, are durable.
+    fn on_stored(&mut self, ready: u64) {
+        if !self.removed_itself() {
+            self.raw.on_persist_ready(ready);
+        }
+    }
+
     /// Ticks since a frame came from `id`; `None` if none ever did.
     pub fn silent_for(&self, id: MemberId) -> Option<u64> {
         self.heard.get(&id).map(|at| self.now - at)
@@ -462,11 +478,7 @@ impl Node {
             self.writes.pop_front_if(|w| w.number <= self.done)
         {
             self.write_bytes -= bytes;
-            self.raw.on_persist_ready(if self.writes.is_empty() {
-                self.newest_ready
-            } else {
-                ready
-            });
+            self.on_stored(if self.writes.is_empty() { self.newest_ready } else { ready });
             if let Some(snapshot) = snapshot {
                 self.applied = (snapshot.index, snapshot.term);
                 self.raw.advance_apply_to(snapshot.index);
@@ -541,6 +553,9 @@ impl Node {
                 }
                 self.check(&m)?;
                 self.heard.insert(from, self.now);
+                if m.msg_type == MessageType::MsgAppendResponse && self.removed_itself() {
+                    return Ok(());
+                }
                 self.step(m);
             }
             Frame::Chunk(c) => {
@@ -737,7 +752,7 @@ impl Node {
             let committed = ready.take_committed_entries();
             self.raw.advance_append_async(ready);
             if self.asked == self.done {
-                self.raw.on_persist_ready(self.newest_ready);
+                self.on_stored(self.newest_ready);
             }
             self.tell_status(out);
             self.apply(&committed, out);

@@ -500,6 +500,40 @@ fn a_leader_that_removed_itself_proposes_nothing_and_confirms_no_read() {
     }
 }
 
+/// What was proposed behind the removal is on its way when that comes into force: the library
+/// would count the answers to it, and then its own share, which it has no more.
+#[test]
+fn a_leader_that_removed_itself_counts_no_answers_to_what_it_proposed_behind_that() {
+    for (ids, stored_late) in [(&[1, 2, 3][..], false), (&[1, 2, 3], true), (&[1, 2], true)] {
+        let mut t = Table::new(ids);
+        t.tick(30);
+        let old = t.leader().unwrap();
+        t.with(old, |n, out| n.propose_change(ConfigChange::Remove(old), out).unwrap());
+        if stored_late {
+            t.sync(old);
+        }
+        assert!(t.propose(old, "behind"));
+        if stored_late {
+            // The others take and answer both; the second one is not stored here yet.
+            while !t.frames.is_empty() {
+                t.deliver(0);
+                ids.iter().filter(|i| **i != old).for_each(|i| t.sync(*i));
+            }
+            assert!(!t.members[&old].node.as_ref().unwrap().members().contains(old));
+        }
+        t.settle();
+        let node = t.members[&old].node.as_ref().unwrap();
+        assert!(!node.members().contains(old));
+        assert_eq!(node.status().role, Role::Leader);
+        t.crash(old);
+        t.tick(60);
+        let new = t.leader().unwrap();
+        assert!(t.propose(new, "x"));
+        t.tick(3);
+        assert!(t.ids().into_iter().filter(|i| *i != old).all(|i| t.state(i).ends_with('x')));
+    }
+}
+
 #[test]
 fn frames_that_would_stop_the_library_are_refused() {
     use crate::frame::Frame;
