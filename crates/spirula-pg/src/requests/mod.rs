@@ -32,6 +32,7 @@
 //! The reader shows a transaction only after the shell performed the effect, so an object
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
+mod execute;
 mod request;
 mod turn;
 

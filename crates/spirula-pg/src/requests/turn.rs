@@ -1,27 +1,22 @@
 //! Turns: a request arrives, waits in its object's queue, is executed when its turn has come, and
 //! is answered, or is handed to `write`.
 
+use super::execute::asker;
 use super::request::{OWN_OPS, Own, Request};
 use super::{Admitted, Context, refuse};
 use crate::api::{ClientOp, OpId, Patience, PgEffect, Phase, ReadKey};
 use crate::core::Cx;
-use crate::erasure::read::{EcReader, For};
 use crate::erasure::sound;
 use crate::erasure::stripe::Piece;
-use crate::exec::{
-    self, Asker, Effect, Fetched, ObjectReader, OpContext, Origin, Outcome, Pause, Prefetch,
-    Timeouts,
-};
+use crate::exec::{self, Effect, Fetched, OpContext, Origin, Outcome, Pause, Prefetch, Timeouts};
 use crate::lead::Lead;
 use crate::listing::WithMissing;
 use crate::log::Dup;
 use crate::pg::Pg;
 use crate::snap::{self, SnapContext};
-use crate::watch::Watches;
-use crate::write::backend::Backend;
-use spirula_messages::ceph::op::{self, OsdOp};
+use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, OpResult, flag};
-use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, ReqId, SpgId, errno};
+use spirula_types::{EVersion, HObject, ObjectLocator, ReqId, SpgId, errno};
 use std::sync::Arc;
 
 /// What our shards are for a write ([`Lead::has_sound_shards`]).
@@ -34,24 +29,6 @@ pub(crate) enum Sound {
     Replaced,
     /// One is not sound, and nobody can be asked for it: its version is known to nobody here.
     No,
-}
-
-/// Who asks, and what its watches of the object are like.
-fn asker<'a>(q: &Request, object: &HObject, watches: &'a Watches, epoch: Epoch) -> Asker<'a> {
-    let op = &q.op;
-    // Few requests need to know.
-    let notifies = op.msg.ops.iter().any(|o| matches!(o.op, op::NOTIFY | op::NOTIFY_ACK));
-    let (may_notify, room) = if notifies { watches.may_notify(op.conn) } else { (0, 0) };
-    Asker {
-        name: op.reqid.name,
-        addr: op.addr(),
-        conn: op.conn,
-        timeouts: op.timeouts,
-        watched: if q.class.watch { watches.of(object) } else { None },
-        next_notify: watches.next_notify(epoch),
-        may_notify,
-        room,
-    }
 }
 
 impl Pg {
@@ -249,7 +226,7 @@ impl Lead<'_> {
                 self.requests.lease_waiting.push(object.clone());
                 return;
             }
-            if !self.execute_first(object, cx) {
+            if !self.run_first(object, cx) {
                 return;
             }
         }
@@ -257,7 +234,7 @@ impl Lead<'_> {
 
     /// If the first request of an object was applied before, answers it or joins the one in
     /// flight.
-    fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
         let Some(context) = self.requests.contexts.get_mut(object) else { return false };
         // What the PG asks of itself has no number of a client's.
         let first = context.queue.front().filter(|q| q.own.is_none());
@@ -294,187 +271,9 @@ impl Lead<'_> {
         true
     }
 
-    /// Executes the first request of an object. False if it must wait.
-    fn execute_first(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
-        let Some(view) = self.core.view.clone() else { return false };
-        let Some(pool) = &view.pool else { return false };
-        let Some(context) = self.requests.contexts.get_mut(object) else { return false };
-        let Some(q) = context.queue.front() else { return false };
-        if context.state.is_none() {
-            match exec::load_object(cx.reader, object) {
-                Ok(state) => {
-                    let watchers = state.watchers.clone();
-                    let again = q.class.write && q.class.watch;
-                    context.state = Some(state);
-                    self.know_watches(object, &watchers, cx);
-                    if again && self.answered_before(object, cx) {
-                        return true;
-                    }
-                }
-                Err(exec::ReadError::NotReady(what)) => {
-                    let id = q.op.id;
-                    return self.park_first(object, id, what, cx);
-                }
-                Err(e) => {
-                    tracing::error!(pg = %self.core.id, %object, error = %e, "load object");
-                    if self.heal(object, EVersion::default(), cx) {
-                        return false;
-                    }
-                    let Some(context) = self.requests.contexts.get_mut(object) else {
-                        return false;
-                    };
-                    if let Some(q) = context.queue.pop_front() {
-                        self.reply_error(&q, -errno::EIO, cx);
-                    }
-                    return true;
-                }
-            }
-        }
-        let Some(context) = self.requests.contexts.get(object) else { return false };
-        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
-        if let Some(Own::Unwatch(key)) = q.own {
-            let stored = state.watchers.iter().any(|w| w.key() == key);
-            if !stored || !self.is_watch_due(object, key, cx) {
-                self.requests.context(object).queue.pop_front();
-                self.watch_stays(object, key, stored, cx);
-                return true;
-            }
-        } else if !state.watchers.is_empty() && self.watches.of(object).is_none() {
-            // Made by a write of our own, not loaded.
-            let watchers = state.watchers.clone();
-            self.know_watches(object, &watchers, cx);
-        }
-        let Some(context) = self.requests.contexts.get(object) else { return false };
-        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
-        if let Some(Own::Trim(number)) = q.own {
-            return self.trim_first(object, number, cx);
-        }
-        let (id, write) = (q.op.id, q.class.write);
-        let clones =
-            snap::clones_used(object, state, q.op.msg.snapid, &q.op.msg.ops, &pool.snaps.removed);
-        // What the request uses, each in the version that it has here: the head, and clones that
-        // are to be read.
-        let mut used = vec![(object.clone(), state.info.version)];
-        let stored = state.exists;
-        for clone in clones {
-            if self.must_recover_first(&clone, write, cx)
-                && !planted!(self.core.cfg, CloneNotRecovered)
-            {
-                return self.wait_for_clone(object, id, &clone, cx);
-            }
-            match exec::load_object(cx.reader, &clone) {
-                Ok(state) => used.push((clone, state.info.version)),
-                Err(exec::ReadError::NotReady(what)) => {
-                    return self.park_first(object, id, what, cx);
-                }
-                Err(error) => {
-                    tracing::error!(pg = %self.core.id, %clone, %error, "load a clone");
-                    used.push((clone, EVersion::default()));
-                }
-            }
-        }
-        if write && stored {
-            match self.has_sound_shards(object, id, &used, cx) {
-                Sound::Yes => {}
-                Sound::NotRead | Sound::Replaced => return false, // What is read comes back here, or recovery.
-                Sound::No => {
-                    let Some(context) = self.requests.contexts.get_mut(object) else {
-                        return false;
-                    };
-                    if let Some(q) = context.queue.pop_front() {
-                        self.reply_error(&q, -errno::EIO, cx);
-                    }
-                    return true;
-                }
-            }
-        }
-        self.requests.first_enters(object, Phase::Execute, cx);
-        let Some(context) = self.requests.contexts.get_mut(object) else { return false };
-        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
-        // Bytes are read of one object: of the clone, if the request uses one.
-        let Some((read, version)) = used.pop() else { return false };
-        let told = SnapContext { seq: q.op.msg.snap_seq, snaps: q.op.msg.snaps.clone() };
-        let context_of = match q.own {
-            // A watch that ends by itself changes nothing that a snapshot shows, and makes no
-            // clone, as in Ceph.
-            Some(_) => SnapContext::default(),
-            None => pool
-                .snaps
-                .context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0)
-                .without(self.core.purged()),
-        };
-        let ctx = OpContext {
-            object,
-            pg: self.core.id,
-            pg_num: pool.pg_num,
-            pool: pool.rules,
-            limits: &self.core.cfg.limits,
-            flags: q.op.msg.flags,
-            snapid: q.op.msg.snapid,
-            context: &context_of,
-            removed: &pool.snaps.removed,
-            last_user_version: self.core.info().map_or(0, |i| i.head.last_user_version),
-            origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
-            fetched: q.fetched.as_deref(),
-            asker: asker(q, object, self.watches, view.epoch),
-            #[cfg(feature = "plant-bugs")]
-            bug: self.core.cfg.bug,
-        };
-        let pieces = q.gathered.of(version);
-        #[cfg(feature = "plant-bugs")]
-        let pieces = if planted!(self.core.cfg, PiecesKept) { q.gathered.of_any() } else { pieces };
-        let erasure = EcReader { inner: cx.reader, pieces };
-        let backend = pool.shape.map_or(Backend::Replicated, Backend::Erasure);
-        let reader: &dyn ObjectReader = if pool.shape.is_some() { &erasure } else { cx.reader };
-        let outcome = exec::execute(&ctx, state, reader, &q.op.msg.ops);
-        if let Some(stripes) = backend.lacks(&outcome, pieces)
-            && (outcome.is_err() || !planted!(self.core.cfg, StripeNotRead))
-        {
-            self.requests.park_first(object, id, cx);
-            if !self.gather(&read, version, stripes, For::Op(id), cx) {
-                self.op_unreadable(&read, id, cx);
-            }
-            return false; // What follows it has run, if it reads what cannot be had.
-        }
-        match outcome {
-            Err(Pause::Prefetch(what)) => self.park_first(object, id, what, cx),
-            Err(Pause::Fetch(source)) => {
-                context.copying = Some(id);
-                self.requests.first_enters(object, Phase::Copy, cx);
-                self.requests.reads.insert(id, Some(object.clone()));
-                cx.out.push(PgEffect::Fetch(id, source));
-                true
-            }
-            Err(Pause::Full) => {
-                // No answer: the client sends it again when the pool has room.
-                let own = context.queue.pop_front().and_then(|q| q.own);
-                own.into_iter().for_each(|own| self.own_failed(object, own, cx));
-                cx.out.push(PgEffect::Drop(id));
-                true
-            }
-            Ok(outcome) => {
-                if outcome.unreadable
-                    && outcome.result == -errno::EIO
-                    && self.heal(&read, version, cx)
-                {
-                    // The last commit comes back here, or recovery.
-                    let is_clone = read != *object && self.core.missing().contains(&read);
-                    return is_clone && self.wait_for_clone(object, id, &read, cx);
-                }
-                let Some(context) = self.requests.contexts.get_mut(object) else { return false };
-                if let Some(mut q) = context.queue.pop_front() {
-                    let gathered = std::mem::take(&mut q.gathered);
-                    self.watches_planned(object, &outcome.watch, cx);
-                    self.conclude(object, q, outcome, gathered.of(version), cx);
-                }
-                true
-            }
-        }
-    }
-
     /// A request on an object uses a clone of it that is missing, for which recovery comes back
     /// here. May others go on?
-    fn wait_for_clone(
+    pub(super) fn wait_for_clone(
         &mut self,
         object: &HObject,
         op: OpId,
@@ -563,7 +362,7 @@ impl Lead<'_> {
         self.must_recover_first(object, true, cx)
     }
 
-    fn conclude(
+    pub(super) fn conclude(
         &mut self,
         object: &HObject,
         q: Request,
@@ -651,7 +450,7 @@ impl Lead<'_> {
     }
 
     /// A request of our own on an object has ended without what it was for.
-    fn own_failed(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
+    pub(super) fn own_failed(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
         match own {
             Own::Unwatch(key) => self.watch_not_removed(object, key, cx),
             Own::Trim(number) => self.trimmed(object, number, false, cx),
@@ -740,7 +539,9 @@ impl Lead<'_> {
                 bug: self.core.cfg.bug,
             };
             let listed = WithMissing { reader: cx.reader, missing: self.core.missing() };
-            let listed = match self.scrub_ls(&q.op.msg.ops) {
+            let (since, me) = (self.core.interval().since, self.core.me);
+            let scrubbed = self.primary.scrub.inconsistencies(&q.op.msg.ops, since, me);
+            let listed = match scrubbed {
                 Some(outcome) => Ok(outcome),
                 None => exec::execute_pg(&ctx, &listed, &q.op.msg.ops),
             };

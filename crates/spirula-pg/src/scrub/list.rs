@@ -2,13 +2,14 @@
 //! `scrub_types.cc`, and the object info in Ceph's own form, which `rados` decodes.
 
 use super::compare::{Finding, Shard, shard};
+use super::snaps::SnapFinding;
 use crate::exec::{Effect, INFO_ATTR, ObjectInfo, Outcome, StatDelta, without_data};
-use crate::lead::Lead;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::OpResult;
 use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, Peer, ReqId, SNAP_HEAD, errno};
+use std::collections::BTreeMap;
 
 /// Most objects in one answer, whatever is asked for.
 const MAX: u64 = 256;
@@ -48,54 +49,52 @@ fn ask(bytes: &[u8]) -> Result<Ask, DecodeError> {
     })
 }
 
-impl Lead<'_> {
-    /// Runs the vector if it lists inconsistencies.
-    pub(crate) fn scrub_ls(&self, ops: &[OsdOp]) -> Option<Outcome> {
-        let [o] = ops else { return None };
-        if o.op != op::SCRUBLS {
-            return None;
-        }
-        let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
-        let result = match ask(&o.indata) {
-            Err(_) => -errno::EINVAL,
-            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval().since => {
-                -errno::EAGAIN
-            }
-            Ok(ask) => match &self.primary.scrub.found {
-                None => -errno::ENOENT,
-                Some(found) => {
-                    let max = ask.max.min(MAX) as usize;
-                    let snaps = &self.primary.scrub.snaps;
-                    let vals: Vec<Bytes> = if ask.snapsets {
-                        let all = snaps.iter().skip(ask.skipped(snaps.keys()));
-                        all.take(max).map(|(o, f)| f.listed(o)).collect()
-                    } else {
-                        let all = found.iter().skip(ask.skipped(found.keys()));
-                        all.take(max).map(|(o, f)| inconsistent(o, f, self.core.me)).collect()
-                    };
-                    let mut e = Encoder::new();
-                    e.versioned(1, 1, |e| {
-                        e.u32(self.core.interval().since);
-                        e.put(&vals);
-                    });
-                    out.op.indata = e.into_bytes();
-                    0
-                }
-            },
-        };
-        out.rval = result;
-        let stats = StatDelta::default();
-        let (effect, user_version) = (Effect::None, 0);
-        Some(Outcome {
-            result,
-            ops: vec![out],
-            user_version,
-            effect,
-            stats,
-            unreadable: false,
-            watch: Vec::new(),
-        })
+/// The answer to a vector that lists inconsistencies; `None` to any other. `since` is the interval,
+/// `me` its primary, `found` the objects in which the newest scrub found something.
+pub(super) fn answer(
+    ops: &[OsdOp],
+    since: Epoch,
+    me: Peer,
+    found: Option<&BTreeMap<HObject, Finding>>,
+    snaps: &BTreeMap<HObject, SnapFinding>,
+) -> Option<Outcome> {
+    let [o] = ops else { return None };
+    if o.op != op::SCRUBLS {
+        return None;
     }
+    let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
+    let result = match (ask(&o.indata), found) {
+        (Err(_), _) => -errno::EINVAL,
+        (Ok(ask), _) if ask.interval != 0 && ask.interval != since => -errno::EAGAIN,
+        (Ok(_), None) => -errno::ENOENT,
+        (Ok(ask), Some(found)) => {
+            let max = ask.max.min(MAX) as usize;
+            let vals: Vec<Bytes> = if ask.snapsets {
+                let all = snaps.iter().skip(ask.skipped(snaps.keys()));
+                all.take(max).map(|(o, f)| f.listed(o)).collect()
+            } else {
+                let all = found.iter().skip(ask.skipped(found.keys()));
+                all.take(max).map(|(o, f)| inconsistent(o, f, me)).collect()
+            };
+            let mut e = Encoder::new();
+            e.versioned(1, 1, |e| {
+                e.u32(since);
+                e.put(&vals);
+            });
+            out.op.indata = e.into_bytes();
+            0
+        }
+    };
+    out.rval = result;
+    Some(Outcome {
+        result,
+        ops: vec![out],
+        user_version: 0,
+        effect: Effect::None,
+        stats: StatDelta::default(),
+        unreadable: false,
+        watch: Vec::new(),
+    })
 }
 
 /// Librados' `object_id_t`.

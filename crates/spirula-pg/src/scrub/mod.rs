@@ -30,7 +30,7 @@ mod tally;
 
 use crate::api::{LargeOmap, LogLevel, PgEffect};
 use crate::core::{Cx, PgCore};
-use crate::exec::StatDelta;
+use crate::exec::{Outcome, StatDelta};
 use crate::lead::Lead;
 use crate::pg::Pg;
 use crate::requests::Requests;
@@ -41,9 +41,10 @@ use compare::{Finding, compare, compare_shards, shard};
 use snaps::SnapFinding;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
+use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_types::{HObject, OsdId, Peer};
+use spirula_types::{Epoch, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 use tally::Tally;
 
@@ -138,6 +139,12 @@ impl Run {
 }
 
 impl Scrub {
+    /// The answer to a vector that lists what the newest scrub found, in this interval, by its
+    /// primary `me`; `None` to any other vector.
+    pub(crate) fn inconsistencies(&self, ops: &[OsdOp], since: Epoch, me: Peer) -> Option<Outcome> {
+        list::answer(ops, since, me, self.found.as_ref(), &self.snaps)
+    }
+
     /// What is looked at may not be any more: a scrub under way ends.
     pub fn abort(&mut self, requests: &mut Requests, cx: &mut Cx<'_>) {
         if let Some(r) = self.run.take() {
